@@ -8,6 +8,10 @@ never run in a VM (under `if TYPE_CHECKING:` and `if __name__ == "__main__":`). 
 - ignored where the program handles it (`try: import x` with `except ImportError`,
   `contextlib.suppress(ImportError)`), and in installed packages, which import much that never runs.
 
+Imports by computed names (`import_module(f"pkg.x{n}")`) bring the modules that fit the constant beginning of the name,
+and what a package's texts name ("pkg.part:name"). If a package's computed name shows nothing, its own folder comes
+along. Both have a limit, `_COMPUTED_BYTES`.
+
 `Closure.absent` lists all missing modules, so that an import that does run in a VM gives the reason. A name that is
 both in the folder and in the standard library is an error; search order does not decide it.
 """
@@ -15,6 +19,7 @@ both in the folder and in the standard library is an error; search order does no
 import ast
 import difflib
 import functools
+import importlib.metadata
 import re
 import sys
 import tokenize
@@ -22,6 +27,7 @@ from dataclasses import dataclass, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+from .computed_names import ANYTHING, ModuleNames, fixed_package, matcher
 from .conditions import catches_import_error, known_test, plain_name, suppresses_import_error
 from .errors import CompileError, Diagnostic
 from .offered import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered_modules
@@ -63,7 +69,13 @@ INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
 _BESIDE = "beside the program, nor on sys.path,"
 _MAY_NOT_RUN = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef)
 _CERTAIN, _POSSIBLE, _OPTIONAL = range(3)  # an import runs; may run; is guarded: the program expects it to fail
-_NEIGHBOURS_BYTES = 512 << 10
+_COMPUTED_BYTES = 10 << 20  # of sources that one computed import may bring
+_NO_PARTS = {"test", "tests", "__main__"}  # of dotted names: modules that computed names do not bring
+_IMPORTERS = {"importlib.import_module", "builtins.__import__", "pkgutil.resolve_name", "importlib.util.find_spec"}
+_COMPUTES = (b"import_module", b"__import__")
+_LISTS_ENTRY_POINTS = {"entry_points", "select"}  # with a keyword `group`
+_TAKES_A_GROUP = {"iter_entry_points", "load_setuptools_entrypoints"}
+_SCRIPTS = {"console_scripts", "gui_scripts"}  # groups of entry points that commands start
 _SOURCELESS = {"inspect.getsource", "inspect.getsourcelines", "inspect.findsource"}
 
 # Modules without a file: the text sets its own path, installs a finder, or puts modules into sys.modules.
@@ -83,12 +95,14 @@ class Source:
 @dataclass(frozen=True)
 class Absent:
     """A missing module that is imported: the reason, and the first place that imports it. `certain`: importing the
-    module at that place always runs this import."""
+    module at that place always runs this import. "pkg.*" stands for the modules `names` of the package, which are left
+    out since nothing names them; `where` is its import by a computed name, "" if it has none."""
 
     name: str
     reason: str
     where: str
     certain: bool
+    names: tuple = ()
 
 
 @dataclass(frozen=True)
@@ -102,11 +116,12 @@ class Closure:
     absent: tuple = ()
 
 
-def close_over_folder(folder, entry, packages=None, also=()):
+def close_over_folder(folder, entry, packages=None, also=(), named=None):
     """The Closure of the module `entry` within the task folder `folder`. Reports problems instead of raising.
 
     `packages` is a folder called site-packages with the task's requirements; `also` lists modules in it that are
-    included without being imported. A module of the task hides a package.
+    included without being imported. `named` maps further modules, "pkg.part" or "pkg.*" for all below a package, to the
+    (file, line) that names them. A module of the task hides a package.
     """
 
     def find(name):
@@ -121,6 +136,8 @@ def close_over_folder(folder, entry, packages=None, also=()):
     for name in also:
         if search.find(name) is not None:
             search.add(name)
+    for name, place in (named or {}).items():
+        search.add_named(name, place)
     closure = search.run(entry)
     root = Path(folder).resolve()
     outside = [
@@ -227,6 +244,7 @@ class _Search:
         self.absent = {}  # dotted name -> Absent
         self.uses = {}  # module -> the imports that its own import always runs: {dotted name: (file, line)}
         self._outer = None  # the search that started this one
+        self._computed = {}  # top-level package -> (file, line) of an import by a name that shows nothing
         self._packages = {}  # installed module -> what is wrong with it, or None
         self._native_part = native_part
         self.is_task = is_task  # if not, the modules are a running program's, for host and VM
@@ -257,6 +275,8 @@ class _Search:
 
         if self.is_task:
             self._warn_of_failures()
+        if self._outer is None:
+            self._report_left_out()
         sources = {name: self.sources[name] for name in sorted(self.sources)}
         return Closure(
             sources,
@@ -319,17 +339,111 @@ class _Search:
                 whose = "vmhost's guest runtime" if prefix == "vmhost" else f"the standard library's module {prefix}"
                 self.errors.add(Diagnostic(source.path, 0, f"has the name of {whose}; rename it"))
 
-    def add_neighbours(self, source):
-        """Adds the modules beside an installed module that imports by computed names. If they are few and small, they
-        are its parts, of which it picks one (tables, styles, plug-ins)."""
+    def add_named(self, name, place):
+        """Adds a module, or with "pkg.*" all below a package; `place`, the (file, line) that names it, for errors."""
+        package = name.removesuffix(".*")
+        problem = self.problem(package)
+        found = self.find(package)
+        if problem is None and found is None:
+            return  # of a VM's standard library
+        if problem is None and package != name and not found.is_package:
+            problem = f"{found.path} is a module, not a package; leave out the `.*`"
+        if problem is not None:
+            self.errors.add(Diagnostic(*place, f"import: {name}: {problem}"))
+            return
+        for each in (package, *(self.below(package) if package != name else ())):
+            self.add(each)
+
+    def below(self, package):
+        """The modules below a package that is found, without its tests: {dotted name: bytes of its source}."""
+        source = self.find(package)
+        if source is None or not source.is_package:
+            return {}
+        folder = self._place(source)
+        found = {}
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            if parts and not _NO_PARTS & set(parts):
+                found[".".join([package, *parts])] = path.stat().st_size
+        return found
+
+    def _place(self, source):
+        """The folder in which the Source of a package, or of a module, lies."""
         path = Path(source.path)
-        folder = (path if self._folder is None else Path(self._folder).parent / path).parent
+        if self._folder is not None and is_installed(source):
+            path = Path(self._folder).parent / path
+        return path if path.is_dir() else path.parent
+
+    def add_computed(self, patterns, source, line):
+        """Adds the modules that an import of `source` in line `line`, with a computed name of these patterns, may ask
+        for; True if the names show which."""
+        for package, fits in ((fixed_package(each), matcher(each)) for each in patterns):
+            if package:
+                self._add_all({name: size for name, size in self.below(package).items() if fits.fullmatch(name)})
+        shown = all(map(fixed_package, patterns))
+        if not shown and is_installed(source):
+            self._computed.setdefault(source.name.partition(".")[0], (source.path, line))
+            package = source.name if source.is_package else source.name.rpartition(".")[0]
+            self._add_all(self.below(package))
+        return shown
+
+    def _add_all(self, found):
+        if sum(found.values()) <= _COMPUTED_BYTES:
+            for name in found:
+                if self.find(name) is not None:
+                    self.add(name)
+
+    def add_texts(self, source, names, has_computed):
+        """Adds the modules of an installed package that texts of its module `source` name. `has_computed`: some of its
+        attributes or imports have computed names, so that a plain text may name a part."""
+        top = source.name.partition(".")[0]
         package = source.name if source.is_package else source.name.rpartition(".")[0]
-        found = [each for each in sorted(folder.glob("*.py")) if each.stem not in ("__init__", "__main__")]
-        if package and sum(each.stat().st_size for each in found) <= _NEIGHBOURS_BYTES:
-            for each in found:
-                if self.find(f"{package}.{each.stem}") is not None:
-                    self.add(f"{package}.{each.stem}")
+        for text in sorted(names.texts):
+            [name] = names.absolute(text.partition(":")[0], (package,))
+            if not text.startswith(".") and not name.startswith(f"{top}."):
+                if not (has_computed and source.is_package):
+                    continue
+                name = f"{source.name}.{name}"
+            while name.count(".") and self.find(name) is None and name.rpartition(".")[0] != package:
+                name = name.rpartition(".")[0]  # it may end with the name of an attribute
+            if name.startswith(f"{top}.") and not _NO_PARTS & set(name.split(".")) and self.find(name) is not None:
+                self.add(name)
+
+    def add_entry_points(self, groups):
+        """Adds the modules of the entry points of the packages' groups that fit one of the patterns `groups`."""
+        for point in self._entry_points:
+            if any(matcher(group).fullmatch(point.group) for group in groups) and self.find(point.module) is not None:
+                self.add(point.module)
+
+    @functools.cached_property
+    def _entry_points(self):
+        if self._folder is None:
+            return ()
+        found = importlib.metadata.distributions(path=[str(self._folder)])
+        points = [point for each in found for point in each.entry_points if point.group not in _SCRIPTS]
+        return tuple(sorted(points, key=lambda point: (point.group, point.name, point.value)))
+
+    def _report_left_out(self):
+        """Records which modules of the installed packages are left out."""
+        for top in sorted({name.partition(".")[0] for name, each in self.sources.items() if is_installed(each)}):
+            there = self.below(top)
+            left = {name: size for name, size in there.items() if name not in self.sources and name not in self.absent}
+            if left:
+                size = f"{sum(left.values()) / 1e6:.1f} MB"
+                advice = f"list those needed in task.yaml, such as import: [{next(iter(left))}], or {top}.* for all"
+                reason = f"{len(left)} of {len(there)} modules ({size}) are left out, since no import names them"
+                path, line = self._computed.get(top, ("", 0))
+                where = f"{path}:{line}" if path else ""
+                name = f"{top}.*"
+                self.absent[name] = Absent(
+                    name, f"{reason}; {advice if self.is_task else 'import them by name'}", where, False, tuple(left)
+                )
+        if self._folder is not None:
+            there = {path.stem for path in Path(self._folder).iterdir() if path.suffix in ("", ".py")}
+            if left := sorted(name for name in there - self.sources.keys() - self.absent.keys() if self.find(name)):
+                reason = "it is among the task's packages, but no import names it: list it in task.yaml, import: [...]"
+                self.absent["*"] = Absent("*", reason, "", False, tuple(left))
 
     def problem(self, name, own=True):
         """Why the module `name` can't be imported in a VM, or None. Does not add it. `own`: the task's own code imports
@@ -381,6 +495,7 @@ class _Search:
         if name not in self._packages:
             inner = _Search(self._find, False, self._native_part)
             inner._outer, inner._found, inner.sources = self, self._found, dict(self.sources)
+            inner._computed = self._computed
             inner.uses = {module: dict(used) for module, used in self.uses.items()}
             inner.run(name)
             failure = inner.failure(name)
@@ -439,6 +554,7 @@ class _Reader:
         self._imported = {}  # local name -> dotted name it stands for
         self._functions = set()  # names that are only ever bound to functions
         self._codes = set()  # names that are bound to code objects
+        self._names = None  # ModuleNames, where something is imported by a computed name
         given = set()
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -466,6 +582,9 @@ class _Reader:
 
     def read(self):
         """Reads the whole module."""
+        if not self._own:
+            has_computed = "__getattr__" in self._bound or any(each in self._source.text for each in _COMPUTES)
+            self._search.add_texts(self._source, self._module_names(), has_computed)
         pending = [(statement, _CERTAIN) for statement in self._tree.body]
         while pending:
             node, self._level = pending.pop()
@@ -637,8 +756,12 @@ class _Reader:
             self._warn(node, f"{name.removeprefix('builtins.')}: a VM has no compiler; {_COMPILES[name]}")
         elif name in _SOURCELESS:
             self._warn(node, f"{name}: a bundle holds no source; this will raise OSError")
-        elif name in ("importlib.import_module", "builtins.__import__"):
+        elif name in _IMPORTERS:
             self._dynamic_import(node, name.removeprefix("builtins."))
+        elif (last := _last_name(node.func)) in _LISTS_ENTRY_POINTS or last in _TAKES_A_GROUP:
+            groups = [each.value for each in node.keywords if each.arg == "group"]
+            for group in groups or (node.args[:1] if last in _TAKES_A_GROUP else ()):
+                self._search.add_entry_points(self._module_names().patterns(group))
         elif name in _MAKES_FUNCTIONS:
             self._warn(
                 node,
@@ -678,18 +801,56 @@ class _Reader:
             self._warn(node, f"{name}: a VM does not have it: {REFUSED_NAMES[name]}")
 
     def _dynamic_import(self, node, shown):
-        if node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
-            name = node.args[0].value
-            if len(node.args) == 1 and not node.keywords and not name.startswith("."):
-                self._import(name, node, f"{shown}({name!r})")
-                return
-        if not self._own:
-            self._search.add_neighbours(self._source)
-        self._warn(
-            node,
-            f"{shown}: the compiler can't see which module this imports; import it by name as well, so "
-            "that it is in the bundle",
-        )
+        """Adds what a call of one of _IMPORTERS may import."""
+        if not node.args:
+            return
+        names, more = self._module_names(), {keyword.arg: keyword.value for keyword in node.keywords}
+        package, level = None, 0
+        if shown == "__import__":
+            given = node.args[4] if len(node.args) > 4 else more.get("level")
+            level = given.value if isinstance(given, ast.Constant) and isinstance(given.value, int) else 0
+        elif given := node.args[1] if len(node.args) > 1 else more.get("package"):
+            package = names.patterns(given)
+        found = [
+            each
+            for pattern in names.patterns(node.args[0])
+            for each in names.absolute("." * level + pattern.partition(":")[0], package)
+        ]
+        asks_only = shown == "importlib.util.find_spec"
+        if len(found) == 1 and "*" not in found[0]:
+            self._import_named(found[0], node, f"{shown}({found[0]!r})", asks_only or shown == "pkgutil.resolve_name")
+            return
+        computed = [each for each in found if "*" in each]
+        for name in sorted(set(found) - set(computed)):
+            if self._search.problem(name, self._own) is None:
+                self._search.add(name)
+        if asks_only and computed == list(ANYTHING) and not self._own:
+            return  # few load what they ask for
+        if computed and not self._search.add_computed(computed, self._source, node.lineno):
+            self._warn(
+                node,
+                f"{shown}: the compiler can't see which module this imports; name it under `import` in task.yaml, or"
+                " import it by name as well, so that it is in the bundle",
+            )
+
+    def _import_named(self, name, node, shown, may_fail):
+        """An import by the constant `name`. `may_fail`: the name may end with those of attributes, or the program only
+        asks whether the module is there."""
+        if may_fail:
+            while "." in name and self._search.find(name) is None and self._search.find(name.rpartition(".")[0]):
+                name = name.rpartition(".")[0]
+            if self._search.find(name) is not None and self._search.problem(name, self._own) is None:
+                self._search.add(name)
+        elif self._import(name, node, shown) and isinstance(listed := _fromlist(node), (ast.List, ast.Tuple)):
+            for item in listed.elts:
+                inner = f"{name}.{getattr(item, 'value', '')}"
+                if self._search.find(inner) is not None:
+                    self._search.add(inner)
+
+    def _module_names(self):
+        if self._names is None:
+            self._names = ModuleNames(self._tree, self._source.name, self._source.is_package, self._imported)
+        return self._names
 
     def _warn(self, node, message):
         if not self._own:
@@ -716,6 +877,17 @@ def native_module(roots, name):
             if path.name.endswith(tuple(EXTENSION_SUFFIXES)):
                 return path
     return None
+
+
+def _last_name(node):
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
+
+
+def _fromlist(node):
+    """The `fromlist` of a call of `__import__`, or None."""
+    if len(node.args) > 3:
+        return node.args[3]
+    return next((each.value for each in node.keywords if each.arg == "fromlist"), None)
 
 
 def _is_of_python(top):

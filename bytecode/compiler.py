@@ -76,7 +76,8 @@ def compile_task(
     folder = Path(packages) if packages is not None else installed(Requirements.of_task(spec, with_packages))
     packages = packages_in(folder) if folder is not None else ()
     data = [name for package in packages for name in package.data]
-    closure = close_over_folder(spec.folder, spec.entry_module, folder, data)
+    named = {name: (spec.file, spec.lines[f"import[{at}]"]) for at, name in enumerate(spec.imports)}
+    closure = close_over_folder(spec.folder, spec.entry_module, folder, data, named)
     modules, texts, errors, found = {}, {}, list(closure.errors), list(closure.warnings)
     unparsed = {error.file for error in errors}
     for name, source in closure.sources.items():
@@ -101,7 +102,7 @@ def compile_task(
     if strict and found:
         raise CompileError(found)
     texts.update(recorded)
-    texts.update(absence(absent.name, absent.reason) for absent in closure.absent)
+    texts.update(map(absence, closure.absent))
     included, files = _include(folder, packages, closure, modules)
     files.update((path, (spec.folder / path).read_bytes()) for path in spec.files)
     files.update((f"{name}.trainable", compiled.trainable) for name, compiled in trainable.items())
@@ -128,7 +129,7 @@ def compile_task(
         savings,
         trained,
         included,
-        closure.absent if packages else (),
+        closure.absent if folder is not None else (),
         count,
     )
 
@@ -140,7 +141,7 @@ def _record(spec, folder, closure, script):
         entry=spec.entry_module,
         roots=tuple(str(each.resolve()) for each in (spec.folder, folder) if each is not None),
         modules=tuple(name for name, source in closure.sources.items() if is_installed(source)),
-        absent={each.name: each.reason for each in closure.absent},
+        absent={name: each.reason for each in closure.absent for name in each.names or (each.name,)},
         path=spec.folder / RECORD_NAME,
     )
     if script is None and folder is not None:

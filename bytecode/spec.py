@@ -51,8 +51,8 @@ class TaskSpec:
     `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency, descriptors, output_bytes
     that are given; `permissions` all of GRANTS, as tuples of str. `files` are paths below `folder` with `/`, patterns
     resolved, sorted; `models` maps names to such paths, sorted by name, and `trainable` some of these names to tuples
-    of patterns of weights; `requirements` are packages in pip's syntax. `trigger` and `table` are None for a task that
-    is no stream task.
+    of patterns of weights; `requirements` are packages in pip's syntax, `imports` modules that come along unasked, as
+    "pkg.part" or "pkg.*". `trigger` and `table` are None for a task that is no stream task.
     `lines` maps a key's path ("limits.memory") to its line."""
 
     folder: Path
@@ -68,6 +68,7 @@ class TaskSpec:
     models: Mapping
     trainable: Mapping
     requirements: tuple
+    imports: tuple
     priority: int
     fresh: bool
     trigger: Trigger | None
@@ -122,6 +123,7 @@ def read_task(folder):
         models=MappingProxyType(models),
         trainable=MappingProxyType(trainable),
         requirements=tuple(values.get("requirements", ())),
+        imports=tuple(values.get("import", ())),
         priority=values.get("priority", 0),
         fresh=values.get("fresh", False),
         trigger=trigger,

@@ -30,10 +30,12 @@ def text_digest(mode, text):
     return hashlib.sha256(f"{mode}\0{text}".encode()).digest()
 
 
-def absence(name, reason):
-    """Digest and marshalled code of the text that gives a VM the reason why the module `name` is missing: an expression
-    with that value. The guest's importer looks it up when an import fails."""
-    return text_digest("absent", name), compile_text("eval", repr(reason), "<absent>")
+def absence(absent):
+    """Digest and marshalled code of the text that gives a VM the reason why a module is missing: an expression with
+    that value; for an Absent that stands for several, the reason and their names. The guest's importer looks it up when
+    an import fails."""
+    value = (absent.reason, absent.names) if absent.names else absent.reason
+    return text_digest("absent", absent.name), compile_text("eval", repr(value), "<absent>")
 
 
 def compile_text(mode, text, filename="<string>"):

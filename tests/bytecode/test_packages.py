@@ -304,28 +304,6 @@ def test_a_package_that_is_certain_to_fail_is_a_warning_where_the_task_imports_i
         call(compiled)
 
 
-def test_what_a_package_imports_by_texts_comes_along_where_it_is_small(wheels, task):
-    load = (
-        "from importlib import import_module\ndef load(name):\n    return import_module('.' + name, __name__).VALUE\n"
-    )
-    files = {"tables/__init__.py": load, "tables/large/__init__.py": load, "tables/unused/__init__.py": "x = 1\n"}
-    files |= {f"tables/table{number}-0.py": f"VALUE = {number}\n" for number in range(3)}
-    files |= {
-        "tables/large/one.py": f"VALUE = {'1' * 300_000!r}\n",
-        "tables/large/two.py": f"VALUE = {'2' * 300_000!r}\n",
-    }
-    write_wheel(wheels, "tables", "1.0", files)
-    folder = task(
-        "import tables, tables.large\ndef run(value):\n"
-        "    try:\n        tables.large.load('one')\n    except ImportError as error:\n"
-        "        return [tables.load(f'table{number}-0') for number in range(3)], str(error)\n",
-        ["tables"],
-    )
-    compiled = compile_task(folder)
-    assert call(compiled) == ([0, 1, 2], "No module named 'tables.large.one'")
-    assert set(compiled.modules) == {"main", "tables", "tables.large", *(f"tables.table{each}-0" for each in range(3))}
-
-
 def test_native_parts_stay_behind_and_say_so(wheels, task):
     suffix = "cpython-314-x86_64-linux-gnu.so"
     write_wheel(

@@ -196,7 +196,7 @@ def test_units(write_task, written, memory, time):
             "colour: red",
             (
                 "task.yaml:14: colour: unknown key; expected one of name, version, entry, python, "
-                "limits, permissions, files, requirements, models, trainable, priority, fresh, "
+                "limits, permissions, files, requirements, import, models, trainable, priority, fresh, "
                 "trigger, table"
             ),
         ),

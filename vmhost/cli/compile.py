@@ -170,6 +170,8 @@ def _report_packages(output, compiled):
         came = f"{what}, {inspect.size_text(each.bytes)}" if each.modules else "nothing imports it; left out"
         output.line(f"package {package.name} {package.version} ({package.licence}): {came}")
     for absent in compiled.absent:
+        if absent.names and not absent.where:
+            continue  # nothing shows that it is imported
         output.line(f"absent {absent.name}: {absent.reason} (imported by {absent.where})")
 
 

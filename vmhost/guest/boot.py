@@ -41,8 +41,8 @@ class Importer:
             if name.startswith("_sysconfigdata_"):
                 return ModuleSpec(name, _importer, origin="empty")
             # importlib.util.find_spec, which only asks whether it exists, gets None
-            if _getframe(2).f_code.co_name == "_find_and_load_unlocked":
-                _raise_if_known_absent(name)
+            if _getframe(2).f_code is _FINDS:
+                _raise_if_known_absent(name, _getframe(3))
             return None
         if kind >= _BUILTIN:
             return ModuleSpec(name, _importer, origin="built-in" if kind == _BUILTIN else "native")
@@ -163,13 +163,35 @@ IMPORT_CODE = (*_code_in(vars(_frozen_importlib)), *_code_in(vars(Importer)))  #
 _importer = Importer()  # an instance: code that lists the classes of a module must not find its __loader__
 
 
-def _raise_if_known_absent(name):
-    """Raises ModuleNotFoundError with the reason, if the cloud compiler recorded one for this module."""
+_FINDS = _frozen_importlib._find_and_load_unlocked.__code__
+_TAKES_NAMES = _frozen_importlib._handle_fromlist.__code__
+
+
+def _raise_if_known_absent(name, frame):
+    """Raises ModuleNotFoundError with the reason, if the cloud compiler recorded one for this module. For `from package
+    import name` it is an ImportError: the import system would turn the other into one without the reason."""
+    reason = _reason_of_absence(name)
+    if reason is not None:
+        for _ in range(3):  # past the functions of the import system between these two
+            if frame is not None and frame.f_code is _TAKES_NAMES:
+                raise ImportError(f"cannot import name {name.rpartition('.')[2]!r}: {reason}", name=name)
+            frame = frame and frame.f_back
+        raise ModuleNotFoundError(f"No module named {name!r}: {reason}", name=name)
+
+
+def _reason_of_absence(name):
     from vmhost.guest.texts import digest
 
     code = _native.text(digest("absent", name))
     if code is not None:
-        raise ModuleNotFoundError(f"No module named {name!r}: {eval(code)}", name=name)
+        return eval(code)
+    for group in (name.partition(".")[0] + ".*", "*"):  # of many modules: the reason, and their names
+        code = _native.text(digest("absent", group))
+        if code is not None:
+            reason, names = eval(code)
+            if name in names:
+                return reason
+    return None
 
 
 def _with_deferred_traceback():

@@ -198,7 +198,7 @@ def module_luggage(module_name, function, path=""):
             f"{shown(function)} cannot travel to a VM with its module {module_name}:\n{_first_lines(str(error))}"
         ) from error
     absent = {each.name: each.reason for each in closure.absent}
-    texts = bundle.texts | package_texts.texts | dict(absence(name, reason) for name, reason in absent.items())
+    texts = bundle.texts | package_texts.texts | dict(map(absence, closure.absent))
     gaps = _gaps(sources[source.name][0])
     luggage = Luggage(source.name, bundle.modules, texts, gaps, package_texts.files, absent)
     files = _stamps({path: None for _, path, _ in sources.values() if path != source.path})

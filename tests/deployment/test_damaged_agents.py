@@ -1,6 +1,7 @@
 """Agents whose files are damaged or lost start anyway, tell it once, and are known to the platform as before."""
 
 import logging
+import os
 
 import pytest
 
@@ -77,3 +78,26 @@ def test_a_device_that_lost_its_store_is_still_known(cloud, tmp_path):
         assert agent.memory.value("secret") == secret
         assert platform.devices.identify("lost-1", secret)
     assert (folder / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_a_killed_process_left_half_written_is_removed_after_an_hour(cloud, tmp_path):
+    platform, address = cloud
+    device, other = tmp_path / "device", tmp_path / "cloud"
+    with agent_for(platform, address, device), platform_in(other):
+        pass
+    old, young = set(), set()
+    for folder in (device, device / "metadata", other, other / "keys", other / "metadata", other / "repositories"):
+        old.add(folder / ".partial-old")
+        young.add(folder / ".partial-young")
+    (device / "artifacts" / "ab").mkdir(exist_ok=True)
+    (other / "files" / "ab").mkdir(exist_ok=True)
+    old |= {device / "artifacts" / "ab" / ".partial-old", other / "files" / "ab" / ".partial-old"}
+    for path in old | young:
+        path.touch()
+    (other / "repositories" / ".partial-shop").mkdir()
+    old.add(other / "repositories" / ".partial-shop")
+    for path in old:
+        os.utime(path, (0, 0))
+    with agent_for(platform, address, device), platform_in(other):
+        pass
+    assert not any(path.exists() for path in old) and all(path.exists() for path in young)

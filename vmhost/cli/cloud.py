@@ -404,7 +404,7 @@ def stuck(output, ask):
 @click.argument("role")
 @failures.command
 def rotate(output, folder, role):
-    """Replace a key of the platform in FOLDER: root, targets, snapshot, timestamp, or role-REPOSITORY.
+    """Replace a key of the platform in FOLDER: root, targets, snapshot, timestamp, releases, or role-REPOSITORY.
 
     The platform may be running. Meanwhile the offline key that this needs (of root; of targets, for a repository) must
     be in FOLDER-offline-keys.

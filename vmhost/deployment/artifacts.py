@@ -1,10 +1,13 @@
 """Files by their SHA-256: bundles, proofs, models, deltas. Served by a static server, stored by a device."""
 
+import contextlib
 import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
+import time
 from pathlib import Path
 
 from vmhost.deployment import pieces
@@ -167,6 +170,16 @@ def sync_tree(folder):
             with open(Path(path) / name, "rb") as file:
                 os.fsync(file.fileno())
         sync_folder(path)
+
+
+def remove_partials(folder, patterns, older_s=3600.0):
+    """Removes what killed processes left half written: files and folders `.partial-...` in folders that match a pattern
+    below `folder`. Younger ones may be another process's, which is still writing."""
+    for pattern in patterns:
+        for path in Path(folder).glob(f"{pattern}/.partial-*"):
+            with contextlib.suppress(OSError):  # another process removes it too
+                if time.time() - path.stat().st_mtime > older_s:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def replace_durably(path, data):

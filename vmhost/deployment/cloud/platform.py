@@ -22,7 +22,7 @@ from pathlib import Path
 from vmhost.access import Access, AccessDeniedError
 from vmhost.bytecode import signing
 from vmhost.deployment import delta, identifiers, orders, pieces, stated_facts
-from vmhost.deployment.artifacts import ArtifactFolder
+from vmhost.deployment.artifacts import ArtifactFolder, remove_partials
 from vmhost.deployment.cloud import key_files, schema
 from vmhost.deployment.cloud.alerts import Alerts
 from vmhost.deployment.cloud.builds import Builder
@@ -65,6 +65,7 @@ class Platform:
             raise RefusedError(f"{folder}: the platform is half made; make it again: vmhost cloud init {folder}")
         self.poll_s, self.clock = poll_s, clock
         self.files_urls = tuple(files_urls) or ((None, "/files/"),)
+        remove_partials(self.folder, (".", "keys", "metadata", "repositories", "files/*", "exclusive/*"))
         self.database = _open_database(self.folder)
         try:
             self.access = Access(self.database, clock, lambda: self.repositories.names())

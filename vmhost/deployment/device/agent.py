@@ -21,7 +21,7 @@ import time
 from vmhost import BundleError, Host, Policy, VMHostError
 from vmhost.bytecode.signing import TrustStore
 from vmhost.deployment import delta, identifiers, orders, pieces
-from vmhost.deployment.artifacts import digest_of, is_digest, replace_durably
+from vmhost.deployment.artifacts import digest_of, is_digest, remove_partials, replace_durably
 from vmhost.deployment.bounds import Counted, why_outside
 from vmhost.deployment.device import crash_upload, health, heap, state_folder
 from vmhost.deployment.device.bundle_store import BundleStore
@@ -59,6 +59,7 @@ class Agent:
         settings.folder.mkdir(parents=True, exist_ok=True)
         for damage in state_folder.put_damaged_aside(settings.folder):
             _log.error("%s", damage)
+        remove_partials(settings.folder, (".", "artifacts/*", "metadata", "health", "fleet"))
         self._trust = TrustStore.load(settings.keys)
         self._policy = Policy(
             warm=0, limits=settings.limits, permissions=settings.permissions, debugging=settings.debugging

@@ -8,7 +8,6 @@ import difflib
 import functools
 import glob
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from .archive import MAX_BYTES, MAX_ENTRIES, path_problem
 from .errors import CompileError, TaskSpecError
 from .fields import EXPECTED_LIMITS, GRANTS, TUNNEL_FUNCTION, limit_is_right, shown
 from .format import is_module_name
+from .quantities import byte_count, milliseconds, seconds
 from .schema import validator
 from .source import parse
 from .stream_task import FieldError, Table, Trigger
@@ -30,10 +30,6 @@ MAX_DEPTH = 8
 _LFS_POINTER, _MAX_POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024  # of Git LFS's specification
 _ELSEWHERE = "leave them where they are, and grant their folder under permissions.read"
 
-_SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_SPANS = {**_TIMES, "d": 86400.0}
-_QUANTITY = re.compile(r"([0-9.]+) ?([A-Za-z]+)")
 _PLAIN = (str, int, float, type(None))  # not dates and bytes
 _YAML_ADVICE = {  # message of the YAML reader -> the author's likely mistake
     "mapping values are not allowed here": (
@@ -330,15 +326,15 @@ def _advice(path, value):
 
 def _read_limits(written, problems):
     limits = {}
-    for name, units, suffix in (
-        ("memory", _SIZES, "_bytes"),
-        ("wall_time", _TIMES, "_s"),
-        ("cpu_time", _TIMES, "_s"),
-        ("stack", _SIZES, "_bytes"),
-        ("output", _SIZES, "_bytes"),
+    for name, read, suffix in (
+        ("memory", byte_count, "_bytes"),
+        ("wall_time", seconds, "_s"),
+        ("cpu_time", seconds, "_s"),
+        ("stack", byte_count, "_bytes"),
+        ("output", byte_count, "_bytes"),
     ):
         if name in written:
-            limits[name + suffix] = _quantity(written[name], units)
+            limits[name + suffix] = _quantity(written[name], read)
     for name in ("concurrency", "descriptors"):
         if name in written:
             limits[name] = written[name]
@@ -357,13 +353,12 @@ def _read_limits(written, problems):
     return limits
 
 
-def _quantity(value, units):
+def _quantity(value, read):
     """`64 MiB`, `2 s` or a plain number, in bytes (int) or seconds (float)."""
     if isinstance(value, str):
-        number, unit = _QUANTITY.fullmatch(value).groups()
-        value = float(number) * units[unit]
+        return read(value)
     try:
-        return int(value) if units is _SIZES else float(value)
+        return int(value) if read is byte_count else float(value)
     except OverflowError:  # above any limit
         return 0
 
@@ -395,8 +390,12 @@ def _in_ms(written, name):
     """`written` with the span `name`, such as "30 min", in whole milliseconds, as `name` + "_ms"."""
     found = {key: value for key, value in written.items() if key != name}
     if name in written:
-        span = _quantity(written[name], _SPANS) * 1000
-        found[f"{name}_ms"] = round(span) if span < 1e15 else 1 << 60
+        span = written[name]
+        try:
+            span_ms = milliseconds(span) if isinstance(span, str) else round(min(span, 1e12) * 1000)
+        except ValueError as error:
+            raise FieldError(name, "whole milliseconds", span) from error
+        found[f"{name}_ms"] = min(span_ms, 1 << 60)
     return found
 
 

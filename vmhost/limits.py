@@ -6,10 +6,10 @@ narrows a bundle's requests: `Limits.capped_by` takes the smaller of each.
 
 import math
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from vmhost.bytecode import quantities
 from vmhost.bytecode.fields import (
     END_OF_TIME_S,
     EXPECTED_LIMITS,
@@ -30,17 +30,11 @@ if TYPE_CHECKING:
 
     from vmhost.masking import Masking
 
-_BYTES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 
-
-def _quantity(value, units, what, example):
-    if _is_number(value) and value > 0:
-        return value
-    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-    if match and match[2].lower() in units and float(match[1]) > 0:
-        return float(match[1]) * units[match[2].lower()]
+def _quantity(value, read, what, example):
+    found = value if _is_number(value) else read(value)
+    if found is not None and found > 0:
+        return found
     raise ConfigurationError(f"{what}: expected a quantity above zero such as {example}, got {shown(value)}")
 
 
@@ -50,7 +44,7 @@ def _is_number(value):
 
 def byte_count(value, what="size"):
     """`value` ("64 MiB" or a number of bytes) as an int. Raises ConfigurationError naming `what`."""
-    number = _quantity(value, _BYTES, what, "64 MiB")
+    number = _quantity(value, quantities.byte_count, what, "64 MiB")
     if not number < 1 << 63:
         raise ConfigurationError(f"{what}: expected less than 2**63 bytes, got {shown(value)}")
     return int(number)
@@ -58,7 +52,7 @@ def byte_count(value, what="size"):
 
 def seconds(value, what="time"):
     """`value` ("500 ms" or a number of seconds) as a float. Raises ConfigurationError naming `what`."""
-    number = _quantity(value, _SECONDS, what, "500 ms")
+    number = _quantity(value, quantities.seconds, what, "500 ms")
     return float(number) if number < END_OF_TIME_S else math.inf
 
 

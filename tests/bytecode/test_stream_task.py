@@ -78,7 +78,7 @@ def test_they_travel_in_the_manifest(write_task):
         ("state: true", "state: 1", "task.yaml:8: trigger.state: expected true"),
         ("  within: 30 min", "  within: 30 moons", 'task.yaml:7: trigger.within: expected a time such as "30 min"'),
         ("  within: 30 min", "  within: 9000 d", "task.yaml:7: trigger.within: expected a time from 1 ms to 10 years"),
-        ("  within: 30 min", "  within: 1 us", "task.yaml:7: trigger.within: expected a time from 1 ms to 10 years"),
+        ("  within: 30 min", "  within: 1 us", "task.yaml:7: trigger.within: expected whole milliseconds, got '1 us'"),
         ('on: ["page:item", "*", page_exit]', "on: []", "task.yaml:6: trigger.on: expected a list of ids"),
         ('on: ["page:item", "*", page_exit]', 'on: ["*"]', "task.yaml:6: trigger.on: expected an id beside `*`"),
         ('on: ["page:item", "*", page_exit]', 'on: ["page:"]', "task.yaml:6: trigger.on: expected an event's name"),

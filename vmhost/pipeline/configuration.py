@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vmhost.host_yaml import host_settings, read_host_yaml
-from vmhost.pipeline.quantities import UNITS_BYTES, UNITS_MS, whole
+from vmhost.pipeline.quantities import byte_count, milliseconds
 from vmhost.settings_file import SettingsFile
 
 _SCHEMA = Path(__file__).with_name("pipeline.schema.json")
@@ -215,16 +215,17 @@ def _lowered(name, value, where, problems):
     if name in ("enter_closes", "count", "open_visits", "known_ids", "late_events"):
         return value
     if name in ("size", "max_body"):
-        return _whole(value, UNITS_BYTES, 1, where, problems, 1, "a size such as 64 MiB")
+        return _quantity(byte_count, value, where, problems, 1, "a size such as 64 MiB")
     least, expected = (0, "a time") if name in _MAY_BE_ZERO else (1, "a time above zero")
-    return _whole(value, UNITS_MS, 1000, where, problems, least, f"{expected} such as 30 min")
+    return _quantity(milliseconds, value, where, problems, least, f"{expected} such as 30 min")
 
 
-def _whole(value, units, unit, where, problems, least, expected):
+def _quantity(read, value, where, problems, least, expected):
     try:
-        return whole(value, units, unit, least)
-    except ValueError:
-        problems.add(where, f"expected {expected}, got {value!r}")
+        return read(value, least)
+    except ValueError as error:
+        whole = str(error).startswith("expected")  # whole milliseconds
+        problems.add(where, str(error) if whole else f"expected {expected}, got {value!r}")
         return least
 
 

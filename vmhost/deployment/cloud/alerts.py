@@ -20,6 +20,7 @@ import threading
 from dataclasses import dataclass
 
 from vmhost.bytecode.errors import TaskSpecError
+from vmhost.bytecode.quantities import seconds
 from vmhost.bytecode.spec import plain_of
 from vmhost.deployment.cloud.fleet import KEPT_MS
 from vmhost.deployment.errors import RefusedError
@@ -32,7 +33,6 @@ KEPT_ALERTS = 5000
 MAX_TRIES = 10
 _EVALUATE_MS = 15_000
 _TIMEOUT_S = 10.0
-_TIMES = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _KINDS = {
     "errors": {"over": "share", "within": "time", "min_calls": "count"},
     "crashes": {"over": "count", "within": "time"},
@@ -117,14 +117,10 @@ def _bound(kind, value, where):
         if is_number and isinstance(value, int) and 0 <= value <= 10**12:
             return value
         raise RefusedError(f"{where}: expected a whole number, got {value!r:.40}")
-    number, _, unit = value.partition(" ") if isinstance(value, str) else ("", "", "")
-    try:
-        seconds = float(number) * _TIMES[unit]
-    except ValueError, KeyError:
-        seconds = 0.0
-    if not 0 < seconds <= KEPT_MS / 1000:
+    found = seconds(value)
+    if found is None or not 0 < found <= KEPT_MS / 1000:
         raise RefusedError(f"{where}: expected a time of at most 14 d, as in 10 min, got {value!r:.40}")
-    return seconds
+    return found
 
 
 class Alerts:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from vmhost.bytecode import quantities
 from vmhost.deployment import identifiers
 from vmhost.deployment.errors import RefusedError
 
@@ -32,17 +33,7 @@ _OPERATORS = {
 }
 _COMPARISON = re.compile(r"(>=|<=|==|!=|>|<)?\s*(.+)")
 _VERSION = re.compile(r"[vV]?[0-9][0-9A-Za-z.+_-]*")
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(B|kB|MB|GB|KiB|MiB|GiB)?")
-_UNITS = {
-    None: 1,
-    "B": 1,
-    "kB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
-}
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 VERSIONS = ("app", "host", "python")
 NUMBERS = ("cores", "memory", "free_disk")
 _KEYS = (*VERSIONS, "os", *NUMBERS, "isa", "cohorts", "percent", "allow", "deny")
@@ -139,13 +130,15 @@ def percent(value, where):
 
 
 def size(value):
-    """Bytes, or any number: 4, 0.5, "512 MiB"."""
+    """Bytes, or any number: 4, 0.5, "512 MiB", "4"."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
-    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if not found:
-        raise ValueError(f"expected a number or a size such as 512 MiB, got {value!r}")
-    return float(found[1]) * _UNITS[found[2]]
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        return float(value)
+    found = quantities.byte_count(value)
+    if found is None:
+        raise ValueError(f"expected a number or a size such as 512 MiB, got {value!r:.80}")
+    return found
 
 
 def _checked_version(text):

@@ -30,6 +30,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vmhost.bytecode import quantities
 from vmhost.bytecode.errors import TaskSpecError
 from vmhost.bytecode.spec import plain_of
 from vmhost.cohorts import COHORTS
@@ -39,8 +40,6 @@ from vmhost.deployment.errors import RefusedError
 
 FILE_NAME = "release.yaml"
 ON_FAILURE = ("roll_back", "halt", "pause")
-_TIMES = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|h|d)")
 _HOURS = re.compile(r"([01][0-9]|2[0-4])-([01][0-9]|2[0-4])")
 _STEP_KEYS = (
     "devices",
@@ -272,10 +271,10 @@ def _bytes(value, where):
 
 def seconds(value, where):
     """The seconds in `10 min`."""
-    found = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
-    if not found:
+    found = quantities.seconds(value)
+    if found is None:
         raise RefusedError(f"{where}: expected a time such as 10 min, got {value!r:.80}")
-    return float(found[1]) * _TIMES[found[2]]
+    return found
 
 
 def _hours(value, where, is_stored):

@@ -23,6 +23,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from vmhost import ConfigurationError, DebugPolicy
+from vmhost.bytecode.quantities import byte_count, seconds
 from vmhost.deployment import identifiers
 from vmhost.deployment.errors import RefusedError
 
@@ -111,8 +112,8 @@ def read(path):
         certificates=path.parent / plain["certificates"] if plain.get("certificates") else None,
         token=token,
         facts=_facts(plain, path),
-        poll_s=_quantity(plain.get("poll", 30.0), _TIMES, f"{path}: poll"),
-        disk_bytes=int(_quantity(plain.get("disk", 512 << 20), _SIZES, f"{path}: disk")),
+        poll_s=_quantity(plain.get("poll", 30.0), seconds, "30 s", f"{path}: poll"),
+        disk_bytes=int(_quantity(plain.get("disk", 512 << 20), byte_count, "512 MiB", f"{path}: disk")),
         permissions=_mapping(plain, "permissions", path),
         limits=_mapping(plain, "limits", path) or {},
         tunnel=_tunnel(plain, path),
@@ -150,7 +151,7 @@ def _debugging(plain, path):
             )
         fields["keys"] = str(path.parent / given["keys"])
     if "longest" in given:
-        fields["longest_s"] = _quantity(given["longest"], _TIMES, f"{path}: debugging: longest")
+        fields["longest_s"] = _quantity(given["longest"], seconds, "1 h", f"{path}: debugging: longest")
     try:
         policy = DebugPolicy(**fields)
     except ConfigurationError as error:
@@ -187,23 +188,13 @@ def _parsed(text, path):
         raise ConfigurationError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
 
 
-_TIMES = {"ms": 0.001, "s": 1, "min": 60, "h": 3600}
-_SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-
-
-def _quantity(value, units, where):
+def _quantity(value, read, example, where):
     """The number in `30 s` or `512 MiB`; a plain number unchanged."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
         return float(value)
-    number, _, unit = value.partition(" ") if isinstance(value, str) else ("", "", "")
-    try:
-        found = float(number) * units[unit]
-    except ValueError, KeyError:
-        found = 0.0
-    if not 0 < found < 1e15:
-        raise ConfigurationError(
-            f"{where}: expected a number and one of {', '.join(units)}, as in 30 {next(iter(units))}, got {value!r}"
-        )
+    found = read(value)
+    if found is None or not 0 < found < 1e15:
+        raise ConfigurationError(f"{where}: expected a quantity above zero such as {example}, got {value!r:.80}")
     return found
 
 

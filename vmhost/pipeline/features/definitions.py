@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vmhost import ConfigurationError, callbacks
+from vmhost.bytecode.quantities import milliseconds
 from vmhost.pipeline.features import _features
-from vmhost.pipeline.quantities import UNITS_MS
 
 
 class Operator(NamedTuple):
@@ -374,7 +374,11 @@ def _milliseconds(value, where, signed=False):
     """The time of a text such as "7 d", or an integer of milliseconds."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    found = re.fullmatch(r"(-?[0-9]+(?:\.[0-9]+)?) ?(ms|s|min|h|d)", value) if isinstance(value, str) else None
-    if found is None or (value.startswith("-") and not signed):
+    negative = signed and isinstance(value, str) and value.startswith("-")
+    try:
+        found = milliseconds(value[1:] if negative else value)
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+    if found is None:
         raise ConfigurationError(f"{where}: expected a time such as 30 min or 7 d, got {value!r:.60}")
-    return round(float(found[1]) * UNITS_MS[found[2]])
+    return -found if negative else found

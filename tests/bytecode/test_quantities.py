@@ -1,0 +1,91 @@
+"""Times and sizes have one syntax in every file and on the command line."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given, strategies
+
+from tests.hosts import ROOT
+from vmhost import ConfigurationError, limits
+from vmhost.bytecode import quantities
+from vmhost.bytecode.spec import read_task
+from vmhost.deployment.cloud import alerts, audience, plan
+from vmhost.deployment.device import settings
+from vmhost.deployment.errors import RefusedError
+from vmhost.guest import stream
+from vmhost.pipeline import quantities as of_the_pipeline
+from vmhost.pipeline.features import definitions
+
+TIMES = {"us": 1, "ms": 1000, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
+SIZES = {"B": 1, "kB": 1000, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def written(units):
+    number = strategies.integers(1, 10**4).map(str)
+    letters = strategies.sampled_from(sorted(units)).flatmap(
+        lambda unit: strategies.sampled_from([unit, unit.lower(), unit.upper()]).map(lambda text: (unit, text))
+    )
+    return strategies.tuples(number, strategies.sampled_from(["", " ", "  "]), letters)
+
+
+def task_yaml(tmp_path, limits_text):
+    (tmp_path / "main.py").write_text("def run(value):\n    return value\n")
+    (tmp_path / "task.yaml").write_text(
+        f"name: t\nversion: '1'\nentry: main:run\npython: '3.14'\nlimits: {{{limits_text}}}\n"
+    )
+    return read_task(tmp_path).limits
+
+
+@given(written(TIMES))
+def test_a_time_means_the_same_to_every_reader(parts):
+    number, space, (unit, letters) = parts
+    text, microseconds = f"{number}{space}{letters}", int(number) * TIMES[unit]
+    assert re.search(quantities.TIME_PATTERN, text)
+    for read in (quantities.seconds, limits.seconds, lambda text: plan.seconds(text, "here"), alerts.seconds):
+        assert read(text) == microseconds / 10**6
+    assert settings._quantity(text, quantities.seconds, "1 s", "here") == microseconds / 10**6
+    to_ms = [
+        (quantities.milliseconds, ValueError),
+        (stream.milliseconds, stream.StreamError),
+        (of_the_pipeline.milliseconds, ValueError),
+        (lambda text: definitions._milliseconds(text, "here"), ConfigurationError),
+    ]
+    for read, error in to_ms:
+        if microseconds % 1000:
+            with pytest.raises(error, match="whole" if error is not stream.StreamError else "expected a duration"):
+                read(text)
+        else:
+            assert read(text) == microseconds // 1000
+
+
+@given(written(SIZES))
+def test_a_size_means_the_same_to_every_reader(parts):
+    number, space, (unit, letters) = parts
+    text, size = f"{number}{space}{letters}", int(number) * SIZES[unit]
+    assert re.search(quantities.SIZE_PATTERN, text)
+    for read in (quantities.byte_count, limits.byte_count, audience.size, of_the_pipeline.byte_count):
+        assert read(text) == size
+    assert settings._quantity(text, quantities.byte_count, "1 B", "here") == size
+
+
+def test_the_files_with_a_schema_take_the_same(tmp_path):
+    found = task_yaml(tmp_path, "memory: 64mib, wall_time: 1500 MS, cpu_time: '0.5d', stack: 2 mb")
+    assert found == {
+        "memory_bytes": 64 << 20, "wall_time_s": 1.5, "cpu_time_s": 43_200.0, "stack_bytes": 2_000_000
+    }  # fmt: skip
+    schemas = ["bytecode/task.schema.json", "vmhost/host.schema.json", "vmhost/pipeline/pipeline.schema.json"]
+    for path in schemas:
+        patterns = set(re.findall(r'"pattern": ("\^ \*[^\n]*?\$")', (ROOT / path).read_text()))
+        assert patterns and {json.loads(one) for one in patterns} <= {quantities.TIME_PATTERN, quantities.SIZE_PATTERN}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "s", "5 parsecs", "-5 s", "5 s x", "1e3 s", "٣ s", "5.s", ".5 s", "9" * 31 + " s", None, [], b"5 s"],
+)
+def test_what_is_no_quantity_is_none(text):
+    assert quantities.seconds(text) is quantities.milliseconds(text) is quantities.byte_count(text) is None
+    for read in (lambda: plan.seconds(text, "here"), lambda: limits.seconds(text)):
+        with pytest.raises((RefusedError, ConfigurationError), match="such as"):
+            read()

@@ -4,8 +4,11 @@ stored once, however often it is read."""
 
 import math
 
+import numpy
+
 from . import sizes
 from .lowering import Lowering
+from .parts import counted_size
 from .readers import Unsupported
 from .structures import structure_of
 
@@ -121,8 +124,9 @@ def _rename_within(graph, names):
         value.name = names.get(value.name, value.name)
 
 
-def choose(reader, node, condition, one, other, output):
-    """Makes `output` the tensor, sequence or optional `one` if the run-time `condition` is true, else `other`."""
+def choose(reader, node, condition, one, other, output, any_sizes=False):
+    """Makes `output` the tensor, sequence or optional `one` if the run-time `condition` is true, else `other`. With
+    `any_sizes` two tensors of one rank may differ in size: what follows is another part of the model (parts.py)."""
     if one == other:
         reader.same(output, one)
         return
@@ -138,7 +142,9 @@ def choose(reader, node, condition, one, other, output):
         reader.same(output, one)  # a loop's condition that both sides end
         return
     a, b = reader.shape(one), reader.shape(other)
-    if len(a) != len(b) or any(sizes.terms_of(x) != sizes.terms_of(y) for x, y in zip(a, b)):
+    different = [d for d, (x, y) in enumerate(zip(a, b)) if sizes.terms_of(x) != sizes.terms_of(y)]
+    follows = any_sizes and not any(sizes.is_open(shape[d]) for shape in (a, b) for d in different)
+    if len(a) != len(b) or (different and not follows):
         raise Unsupported(
             f"gives a tensor of shape {reader.shape_text(a)} in one case and {reader.shape_text(b)} in the other, by"
             " a condition computed at run time; export it with one shape"
@@ -149,7 +155,17 @@ def choose(reader, node, condition, one, other, output):
         raise Unsupported("chooses between texts at run time")
     add = Lowering(reader, node)
     one, other = (reader.as_tensor(name, node) for name in (one, other))
-    add.done(add.where(scalar(add, condition), one, other), output)
+    condition = scalar(add, condition)
+    if different:
+        one, other = (
+            add.padded(name, [0] * len(a), [max(pair) - size for pair, size in zip(zip(a, b), add.shape(name))], 0)
+            for name in (one, other)
+        )
+    result = add.where(condition, one, other)
+    for d in different:
+        counts = [add.constant([size], numpy.int64) for size in (a[d], b[d])]
+        result = add.part(result, d, 0, counted_size(reader, node, add.where(condition, *counts)))
+    add.done(result, output)
 
 
 def _choose_structures(reader, node, condition, one, other, output):

@@ -12,6 +12,7 @@ import numpy
 
 from .bodies import MAX_READ, Body, TooLong, choose, scalar, truth
 from .lowering import Lowering
+from .parts import counted_size
 from .readers import Unsupported, reads_whole
 from .shape_values import if_none
 from .structures import Sequence, stacked, structure_of, unstacked
@@ -45,7 +46,7 @@ def branch(reader, node):
     _same_count(node, len(else_results))
     for output, a, b in zip(node.outputs, then_results, else_results):
         if output:
-            choose(reader, node, condition, a, b, output)
+            choose(reader, node, condition, a, b, output, any_sizes=True)
 
 
 def _branch_for_zero(reader, node, condition, taken):
@@ -156,7 +157,24 @@ def loop(reader, node):
     for output, name in zip(node.outputs, carried):
         if output:
             reader.same(output, name)
-    _stack(reader, node, node.outputs[len(carried) :], rows, [0] * scans)
+    if scans and not number:
+        _no_rows(reader, node, body, carried)
+    else:
+        _stack(reader, node, node.outputs[len(carried) :], rows, [0] * scans)
+
+
+def _no_rows(reader, node, body, carried):
+    """The scan outputs of a loop without an iteration: tensors of as many rows as are counted, which is none. An
+    iteration that nothing uses tells the shapes."""
+    add = Lowering(reader, node)
+    first = reader.keep_constant(f"{body.prefix}/none", numpy.int64(0))
+    active = reader.keep_constant(f"{body.prefix}/true", numpy.bool_(True))
+    results = body.read([first, active, *carried], 0)
+    for output, name in zip(node.outputs[len(carried) :], results[1 + len(carried) :] if results is not None else ()):
+        if output:
+            none = counted_size(reader, node, add.constant([0], numpy.int64))
+            row = add.expand(add.constant(0, add.dtype(name)), (1, *add.shape(name)))
+            add.done(add.part(row, 0, 0, none), output)
 
 
 _WHILE = (

@@ -154,15 +154,17 @@ def compress(reader, node):
 
 @reads("ReverseSequence")
 def reverse_sequences(reader, node):
-    add, x = Lowering(reader, node), node.inputs[0]
-    lengths = numbers_of(reader, node, 1, "sequence_lens")
+    add, (x, lengths) = Lowering(reader, node), node.inputs
     batch, time, x_shape = node.get("batch_axis", 1), node.get("time_axis", 0), add.shape(x)
-    steps = numpy.arange(x_shape[time])
-    sources = numpy.stack(
-        [numpy.where(steps < length, length - 1 - steps, steps) for length in lengths]
-    )  # [batch, time]
-    batches = numpy.arange(x_shape[batch])[:, None]
-    add.done(add.take(x, [batches, sources]) if (batch, time) == (0, 1) else add.take(x, [sources.T, batches.T]))
+    if {batch, time} != {0, 1}:
+        raise Unsupported(f"has the time_axis {time} and the batch_axis {batch}, expected 0 and 1")
+    lengths = _as_int64(add, reader.as_tensor(lengths, node))
+    lengths = add.reshape(lengths, (x_shape[0], 1) if batch == 0 else (1, x_shape[1]))
+    steps, batches = add.along(x_shape[time], time, 2), add.along(x_shape[batch], batch, 2)
+    last = add.do("subtract", lengths, 1)
+    sources = add.where(add.do("less_equal", steps, last), add.do("subtract", last, steps), steps)
+    batches = add.expand(batches, x_shape[:2])
+    add.done(add.take(x, [batches, sources] if batch == 0 else [sources, batches]))
 
 
 @reads("MaxUnpool")

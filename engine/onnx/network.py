@@ -118,8 +118,8 @@ class Network:
     `sources` maps a view to the tensor that it was made of. `values` has the constants that depend on open sizes, as
     arrays of Sizes; `constants` has their values at the sizes of the current reading. `texts` are tensors of indices
     into the `vocabulary` (texts.py); `labels` are the column labels of outputs that callers get as a dict for each row.
-    `counted` maps each open size that depends on values to (the tensor that gives it, its ruler); `notes` are for the
-    runner of several parts (parts.py)."""
+    `shown` maps outputs that have the name of an input to that name. `counted` maps each open size that depends on
+    values to (the tensor that gives it, its ruler); `notes` are for the runner of several parts (parts.py)."""
 
     inputs: list
     outputs: list = field(default_factory=list)
@@ -133,6 +133,7 @@ class Network:
     savings: object = None
     texts: set = field(default_factory=set)
     labels: dict = field(default_factory=dict)
+    shown: dict = field(default_factory=dict)
     sequences: dict = field(default_factory=dict)  # outputs that callers get as lists: names to those of their items
     vocabulary: list = field(default_factory=list)
     counted: dict = field(default_factory=dict)

@@ -149,6 +149,7 @@ def _part(network, number, last, part_of):
     part = Network(inputs or network.inputs[:1], list(dict.fromkeys(outputs)))
     for key in ("shapes", "dtypes", "constants", "views", "sources", "values"):
         setattr(part, key, dict(getattr(network, key)))
+    part.shown = network.shown
     part.texts, part.labels, part.vocabulary = set(network.texts), dict(network.labels), network.vocabulary
     part.layers = [copy.copy(layer) for layer in layers]
     for layer in part.layers:
@@ -171,4 +172,5 @@ def _notes(network, last, part_of):
         counted.append({"part": part_of.get(base, 0) + 1, "count": base, "ruler": ruler, "size": name})
         if name in network.must_be_zero:
             counted[-1]["most"] = 0
-    return {"inputs": network.inputs, "outputs": network.outputs, "parts": last + 1, "counted": counted}
+    outputs = [network.shown.get(name, name) for name in network.outputs]
+    return {"inputs": network.inputs, "outputs": outputs, "parts": last + 1, "counted": counted}

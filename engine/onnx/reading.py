@@ -602,8 +602,11 @@ class Reader:
                 continue
             if network.base(name) in network.constants or name in taken:
                 if name == output:
-                    if name in taken:
-                        self.problems.append(Problem(None, f"output {name}", "is an input, and nothing computes it"))
+                    if name in taken:  # an input, which keeps the name in the network
+                        shown = network.fresh(f"{output}/shown")
+                        network.copied(shown, name)
+                        network.shown[shown] = output
+                        network.outputs.append(shown)
                         continue
                     name = network.fresh(f"{name}/constant")
                     network.rename(output, name)

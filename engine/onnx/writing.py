@@ -83,7 +83,9 @@ def write(network, sizes=None):
             values = numpy.ascontiguousarray(values, values.dtype.newbyteorder("<"))
             weights += [values.reshape(-1).view("uint8").data, bytes(-size % _ALIGNMENT)]
             weights_size += size + -size % _ALIGNMENT
-        name_range = name_at(name) if name in network.inputs or name in network.outputs else (0, 0)
+        name_range = (
+            name_at(network.shown.get(name, name)) if name in network.inputs or name in network.outputs else (0, 0)
+        )
         kind = _CONSTANT if values is not None else _COMPUTED if view is None else _VIEW
         base, offset, strides = (0, 0, ()) if view is None else (tensors[view.base], view.offset, view.strides)
         records += struct.pack(

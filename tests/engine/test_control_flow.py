@@ -527,3 +527,59 @@ def test_models_that_take_sequences_or_give_empty_ones_say_so():
         compile_model(model("s (float[2] x) => (seq(float[2]) y, float[2] z) { y = SequenceEmpty() z = Neg(x) }"), "m")
     with pytest.raises(OnnxError, match="output y: is an optional"):
         compile_model(model("s (float[2] x) => (optional(float[2]) y) { y = Optional(x) }"), "m")
+
+
+SIZES_DIFFER = """sizes (float[2, 3] x, bool c) => (float[m, k] y, float[m, k] z) {
+    y = If (c) <
+        then_branch = a () => (float[4, 3] t) { t = Concat <axis = 0> (x, x) },
+        else_branch = b () => (float[2, 1] u) { u = ReduceMax <axes = [1]> (x) }>
+    z = Relu(y)
+}"""
+NO_ITERATION = """none (float[2, 3] x) => (float[2, 3] f, float[n, 2, 3] rows, float[m, 2, 3] y, int64[3] size) {
+    f, rows = Loop (trips, goes, x) <body = step (int64 i, bool b, float[2, 3] h) =>
+            (bool b_new, float[2, 3] h_new, float[2, 3] row) {
+        b_new = Identity(b)
+        h_new = Add(h, x)
+        row = Mul(h_new, h_new)
+    }>
+    x_row = Unsqueeze(x, zeroth)
+    y = Concat <axis = 0> (rows, x_row)
+    size = Shape(rows)
+}"""
+RETURNED = """returned (float[n, 3] x) => (float[n, 3] x, float[n, 3] y) { y = Neg(x) }"""
+FOUND = """found (float[n, 3] x) => (float[n, 3] x, int64[2, m] y) { y = NonZero(x) }"""
+REVERSED = """reversed (float[a, b, 2] x, int64[{}] lengths) => (float[a, b, 2] y) {{
+    y = ReverseSequence <time_axis = {}, batch_axis = {}> (x, lengths)
+}}"""
+TWO = values(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "constants", "calls"),
+    [
+        (SIZES_DIFFER, {}, [{"x": TWO, "c": yes_no(side)} for side in (True, False, True)]),
+        (NO_ITERATION, {"trips": numpy.int64(0), "goes": yes_no(True), "zeroth": numpy.array([0])}, [{"x": TWO}]),
+        (NO_ITERATION, {"trips": numpy.int64(3), "goes": yes_no(False), "zeroth": numpy.array([0])}, [{"x": TWO}]),
+        (NO_ITERATION, {"trips": numpy.int64(2), "goes": yes_no(True), "zeroth": numpy.array([0])}, [{"x": TWO}]),
+        (RETURNED, {}, [{"x": TWO}, {"x": TWO[:0]}]),
+        (FOUND, {}, [{"x": TWO}, {"x": TWO[:0]}]),
+        (
+            REVERSED.format("b", 0, 1),
+            {},
+            [
+                {"x": values(4, 3, 2), "lengths": numpy.array([4, 1, 2])},
+                {"x": values(1, 1, 2), "lengths": numpy.array([1])},
+            ],
+        ),
+        (REVERSED.format("a", 1, 0), {}, [{"x": values(4, 3, 2), "lengths": numpy.array([3, 1, 2, 1])}]),
+    ],
+    ids=["branches", "no trip", "no condition", "two trips", "input", "input beside a count", "times", "batches"],
+)
+def test_what_exporters_write_though_sizes_and_names_are_unusual(text, constants, calls):
+    data = model(text, **constants)
+    theirs = networks.each_by_onnx_runtime([(data, call) for call in calls])
+    run = opened("unusual", compile_model(data, "unusual"))
+    for call, expected in zip(calls, theirs, strict=True):
+        answers = run(call)
+        for port, wanted in zip(run.outputs, expected, strict=True):
+            numpy.testing.assert_allclose(numpy.asarray(answers[port.name]), wanted, 1e-6, strict=True)

@@ -31,7 +31,18 @@ class _Served:
     """A platform in a process of its own, as run by `vmhost cloud serve`; with `tunnel_keys` also by the tunnel."""
 
     def __init__(self, folder, poll_s, tunnel_keys=None):
-        command = [sys.executable, "-m", "vmhost", "cloud", "serve", folder, "--port", "0", "--poll", str(poll_s)]
+        command = [
+            sys.executable,
+            "-m",
+            "vmhost",
+            "cloud",
+            "serve",
+            folder,
+            "--listen",
+            "127.0.0.1:0",
+            "--poll",
+            str(poll_s),
+        ]
         if tunnel_keys is not None:
             command += ["--tunnel", "127.0.0.1:0", "--tunnel-keys", tunnel_keys]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | _FOLLOWED)

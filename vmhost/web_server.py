@@ -18,12 +18,38 @@ import socket
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from vmhost import ConfigurationError
+
 FIRST_REQUEST_S = 10.0
 STALLED_S = 60.0
 MAX_CONNECTIONS = 4096
 MAX_PER_ADDRESS = 256
 _KEPT_DESCRIPTORS = 64  # for files, stores and sockets of the process itself
 _MAX_HEADER_BYTES = 16 << 10
+
+
+def parsed(address):
+    """(host, port) of an address such as 127.0.0.1:8470 or [::1]:0. ConfigurationError."""
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigurationError(f"expected an address and a port such as 127.0.0.1:8470, got {address!r:.80}")
+    return host, int(port)
+
+
+def listening(host, port):
+    """A listening socket; port 0: any free one. ConfigurationError."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.listen(1024)
+    except OSError as error:
+        bound.close()
+        raise ConfigurationError(
+            f"{host}:{port}: cannot listen: {error.strerror or error}; choose another address, or port 0"
+        ) from error
+    return bound
 
 
 def config(app, *, max_busy=None, first_request_s=FIRST_REQUEST_S, **options):

@@ -102,7 +102,9 @@ def free_port():
 
 
 def serve(folder, port):
-    process = vmhost("cloud", "serve", folder, "--port", port, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = vmhost(
+        "cloud", "serve", folder, "--listen", f"127.0.0.1:{port}", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     assert b"platform" in process.stdout.readline()
     return process
 
@@ -178,7 +180,7 @@ def test_a_version_whose_tag_was_written_before_the_kill_is_published_and_anothe
 def test_a_second_platform_on_one_database_is_refused(tmp_path):
     with platform_in(tmp_path / "cloud"):
         port = free_port()
-        arguments = ("cloud", "serve", tmp_path / "cloud", "--port", port)
+        arguments = ("cloud", "serve", tmp_path / "cloud", "--listen", f"127.0.0.1:{port}")
         with vmhost(*arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as second:
             _, output = second.communicate(timeout=60)
         assert second.returncode != 0 and b"another process has the store open" in output

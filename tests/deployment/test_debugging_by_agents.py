@@ -35,7 +35,9 @@ def test_a_device_behind_its_tunnel_is_debugged_by_commands(tmp_path):
     make_certificates(tmp_path / "keys", ["kitchen-1"])
     try:
         environment["VMHOST_TOKEN"] = json.loads(run("cloud", "init", "cloud", "--json"))["token"]
-        served = begin("cloud", "serve", "cloud", "--port", "0", "--tunnel", "127.0.0.1:0", "--tunnel-keys", "keys")
+        served = begin(
+            "cloud", "serve", "cloud", "--listen", "127.0.0.1:0", "--tunnel", "127.0.0.1:0", "--tunnel-keys", "keys"
+        )
         [output] = [served.stdout.readline()]
         environment["VMHOST_PLATFORM"] = address = re.search(r"http://127\.0\.0\.1:\d+", output)[0]
         tunnel = re.search(r"tunnel at ([\d.]+:\d+)", output)[1].replace("127.0.0.1", "localhost")

@@ -122,7 +122,7 @@ def _host_failed():
         ("device: a b\nplatform: http://x\nfolder: s\nkeys: k\n", "device 'a b': expected a name"),
         ("device: a\nplatform: ftp://x\nfolder: s\nkeys: k\n", "platform: expected an address"),
         ("device: a\nplatform: http://x\nfolder: s\n", "keys: expected a text"),
-        ("device: a\nplatform: http://x\nfolder: s\nkeys: k\npoll: soon\n", "poll: expected a number and one of"),
+        ("device: a\nplatform: http://x\nfolder: s\nkeys: k\npoll: soon\n", "poll: expected a quantity above zero"),
         ("device: a\nplatform: http://x\nfolder: s\nkeys: k\ncolour: red\n", "colour: expected one of device"),
     ],
 )
@@ -134,7 +134,17 @@ def test_a_wrong_agent_yaml_is_said_in_one_line(tmp_path, run, text, message):
 
 def test_a_program_that_serves_the_platform_is_told_where(tmp_path):
     Platform.make(tmp_path / "cloud")
-    command = [sys.executable, "-m", "vmhost", "cloud", "serve", str(tmp_path / "cloud"), "--port", "0", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "vmhost",
+        "cloud",
+        "serve",
+        str(tmp_path / "cloud"),
+        "--listen",
+        "127.0.0.1:0",
+        "--json",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | ENVIRONMENT) as process:
         try:
             text = ""

@@ -14,8 +14,8 @@ import uvicorn
 from tests.deployment.platforms import add_version, platform_in
 from vmhost.bytecode.signing import generate_key
 from vmhost.deployment.cloud.plan import Plan
-from vmhost.deployment.cloud.server import listen
 from vmhost.deployment.cloud.web import application
+from vmhost.web_server import listening as listen
 
 ROOT = Path(__file__).resolve().parents[2]
 # Opens the page as a person would, types the token and clicks; sends the error, or "", to /done.

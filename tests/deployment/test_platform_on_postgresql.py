@@ -173,7 +173,7 @@ def test_devices_that_ask_two_processes_at_once_are_counted_right(two):
 @contextlib.contextmanager
 def served(folder):
     """(process, address) of `vmhost cloud serve`, a process of its own."""
-    command = [sys.executable, "-m", "vmhost", "cloud", "serve", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "vmhost", "cloud", "serve", str(folder), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             yield process, re.search(r"at (http://\S+);", process.stdout.readline())[1]

@@ -695,7 +695,7 @@ def test_the_command_sends_to_a_local_page(tmp_path):
         "vmhost",
         "reach",
         "test",
-        "--address",
+        "--listen",
         f"127.0.0.1:{port}",
         "--key",
         "ann",

@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from vmhost.cli import failures
+from vmhost.cli.output import Output
 from vmhost.command import version_line
 
 # In the order in which a new user meets them, with the texts that `vmhost --help` shows.
@@ -122,7 +123,11 @@ def run_alone(command, name, arguments=None):
         done = command.main(arguments, prog_name=name, standalone_mode=False, help_option_names=_HELP)
         return done or failures.DONE
     except click.ClickException as error:
-        error.show()
+        if "--json" in (sys.argv[1:] if arguments is None else arguments):
+            failure = failures.Failure(error.format_message(), kind="UsageError")
+            failures.report(Output(True), failure, failure.exit_code)
+        else:
+            error.show()
         return failures.WRONG_INPUT
     except FileNotFoundError as error:
         if error.filename is not None or os.stat(".").st_nlink > 0:  # no name: the error is of os.getcwd()

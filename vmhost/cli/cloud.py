@@ -90,8 +90,9 @@ def init(output, folder, admin, postgresql):
 
 @command.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8470, show_default=True, type=click.IntRange(0, 65535), help="0: any free port.")
+@click.option(
+    "--listen", default="127.0.0.1:8470", show_default=True, metavar="ADDRESS:PORT", help="Port 0: a free one."
+)
 @click.option(
     "--poll",
     "poll_s",
@@ -125,10 +126,10 @@ def init(output, folder, admin, postgresql):
     help="Where builds cannot be confined, build tasks with `requirements` too: pushers get this user's rights.",
 )
 @failures.command
-def serve(output, folder, host, port, poll_s, files_urls, tls_certificate, tls_key, tunnel, tunnel_keys, unconfined):
+def serve(output, folder, listen, poll_s, files_urls, tls_certificate, tls_key, tunnel, tunnel_keys, unconfined):
     """Serve the platform in FOLDER until Ctrl-C."""
+    from vmhost import web_server
     from vmhost.deployment.cloud.platform import Platform
-    from vmhost.deployment.cloud.server import listen
     from vmhost.deployment.cloud.server import serve as serve_platform
 
     if (tls_certificate is None) != (tls_key is None):
@@ -136,9 +137,11 @@ def serve(output, folder, host, port, poll_s, files_urls, tls_certificate, tls_k
     if (tunnel is None) != (tunnel_keys is None):
         raise failures.Failure("--tunnel and --tunnel-keys go together")
     tls = (tls_certificate, tls_key) if tls_key is not None else None
-    with _errors(), contextlib.closing(listen(host, port)) as listening:
+    host, port = web_server.parsed(listen)
+    with _errors(), contextlib.closing(web_server.listening(host, port)) as listening:
         with Platform(folder, poll_s=poll_s, files_urls=_by_region(files_urls), unconfined=unconfined) as platform:
-            address = f"{'https' if tls else 'http'}://{host}:{listening.getsockname()[1]}"
+            shown = f"[{host}]" if ":" in host else host
+            address = f"{'https' if tls else 'http'}://{shown}:{listening.getsockname()[1]}"
             with _tunnel(platform, tunnel, tunnel_keys) as by_tunnel:
                 message = {"folder": str(folder), "url": address, "git": f"{address}/git/", "tunnel": by_tunnel}
                 why_not = platform.builder.why_not_confined

@@ -20,7 +20,9 @@ def command():
 @command.command(short_help="Send a message to a local page, or by a channel of a pipeline.yaml.")
 @click.argument("config", metavar="[PIPELINE.YAML]", required=False, type=click.Path(path_type=Path))
 @click.option("--channel", help="The channel of the PIPELINE.YAML. [default: the only one]")
-@click.option("--address", default="127.0.0.1:8500", show_default=True, help="Address of the page, without a file.")
+@click.option(
+    "--listen", "address", default="127.0.0.1:8500", show_default=True, help="Address of the page, without a file."
+)
 @click.option("--key", default="ann", show_default=True, help="The person.")
 @click.option("--title", default="A message", show_default=True, help="The message's title.")
 @click.option("--text", default="Sent by vmhost reach test.", show_default=True, help="The message's text.")

@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import socket
 import threading
 from collections.abc import Callable, Iterable
 
@@ -41,13 +40,14 @@ class Dashboard:
         sources: "Iterable[str | os.PathLike[str]]" = (),
     ) -> None:
         try:
+            from vmhost import web_server
             from vmhost.operations.application import application
             from vmhost.operations.history import History
         except ModuleNotFoundError as error:
             raise ImportError(
                 f"the dashboard needs the package {error.name}: pip install 'vmhost[operations]'", name=error.name
             ) from error
-        address, port = _parsed(listen)
+        address, port = web_server.parsed(listen)
         if token is False and address not in _LOOPBACK:
             raise ConfigurationError(
                 f"{listen}: pages without a token are for loopback addresses, such as {DEFAULT_LISTEN}"
@@ -56,7 +56,7 @@ class Dashboard:
         if host.state is not None:
             CrashFolder(host.state, masking=host.policy.masking()).collect()
         self._history, self._logs = History(host.statistics), LogTail()
-        self._listening = _listen(address, port)
+        self._listening = web_server.listening(address, port)
         self.address, self.port = address, self._listening.getsockname()[1]
         allowed = {*names, address, *(_LOOPBACK if address in _LOOPBACK else ())}
         self.debugging = None
@@ -106,25 +106,3 @@ class Dashboard:
         self._listening.close()
         self._history.stop()
         self._logs.__exit__(*_)
-
-
-def _parsed(listen):
-    address, _, port = listen.rpartition(":") if isinstance(listen, str) else ("", "", "")
-    address = address.removeprefix("[").removesuffix("]")
-    if not address or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigurationError(f"expected an address and a port such as {DEFAULT_LISTEN}, got {listen!r}")
-    return address, int(port)
-
-
-def _listen(address, port):
-    listening = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((address, port))
-        listening.listen(64)
-    except OSError as error:
-        listening.close()
-        raise ConfigurationError(
-            f"{address}:{port}: cannot listen: {error.strerror or error}; choose another address, or port 0"
-        ) from error
-    return listening

@@ -290,6 +290,14 @@ def test_completion_names_commands_and_imports_none_of_them(shell, vmhost):
     assert not set(done.stderr.split()) & {"rich", "vmhost.cli.init", "vmhost.cli.inspect"}
 
 
+@pytest.mark.parametrize("arguments", [["run", "--no-such", "--json"], ["nothing", "--json"], ["inspect", "--json"]])
+def test_a_wrong_command_line_is_told_in_json_too(vmhost, arguments):
+    code, out, err = vmhost(*arguments)
+    error = json.loads(out)["error"]
+    assert code == error["exit_code"] == failures.WRONG_INPUT and error["type"] == "UsageError" and error["message"]
+    assert not err
+
+
 def test_every_exit_code_is_documented():
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     codes = [value for name, value in vars(failures).items() if name.isupper() and isinstance(value, int)]

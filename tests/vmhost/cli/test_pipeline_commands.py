@@ -112,9 +112,15 @@ def test_run_prints_what_became_of_events(tmp_path, vmhost, clicks, events):
             "error: event.jsonl: no such file; did you mean events.jsonl?",
         ),
         (["d", "clicks.vmb", "--events", "-", "--events", "-"], "error: --events -: stdin can be read once"),
-        (["d", "clicks.vmb", "--http", "0.0.0.0:80"], "error: --http: expected an address of this machine's loopback"),
-        (["d", "clicks.vmb", "--events", "events.jsonl", "--token-file", "x"], "error: --token-file goes with --http"),
-        (["d", "clicks.vmb", "--http", "127.0.0.1:0", "--token-file", "x"], "error: x: No such file or directory"),
+        (
+            ["d", "clicks.vmb", "--listen", "0.0.0.0:80"],
+            "error: --listen: expected an address of this machine's loopback",
+        ),
+        (
+            ["d", "clicks.vmb", "--events", "events.jsonl", "--token-file", "x"],
+            "error: --token-file goes with --listen",
+        ),
+        (["d", "clicks.vmb", "--listen", "127.0.0.1:0", "--token-file", "x"], "error: x: No such file or directory"),
         (["d", "clicks.vmb", "--bad-line", "aside"], "No such option '--bad-line'"),
         (["d", "clicks.vmb", "--events", "events.jsonl"], "clicks.vmb: not signed; compile it with --sign KEY"),
         (["pipeline.yaml"], "error: pipeline.yaml:3: retentoin: unknown key; did you mean 'retention'?"),
@@ -173,7 +179,7 @@ def test_a_task_that_fails_is_told_and_its_calls_are_kept(tmp_path, vmhost, even
 
 def test_ctrl_c_ends_in_order(tmp_path, clicks):
     with started(
-        "run", tmp_path / "d", clicks, "--allow-unsigned", "--http", "127.0.0.1:0", stdin=subprocess.DEVNULL
+        "run", tmp_path / "d", clicks, "--allow-unsigned", "--listen", "127.0.0.1:0", stdin=subprocess.DEVNULL
     ) as process:
         url = first_line(process, r"POST (http://\S+)")[1]
         with urllib.request.urlopen(url, lines(10).encode(), timeout=WAIT_S) as answer:

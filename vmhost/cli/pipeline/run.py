@@ -20,7 +20,12 @@ from vmhost.cli.pipeline.status import TASK_COLUMNS, task_rows
 @click.option(
     "--events", "files", multiple=True, help="A file of events, one JSON object a line; - is stdin. [default: -]"
 )
-@click.option("--http", metavar="ADDRESS", help="Also take events by POST to http://ADDRESS/events: 127.0.0.1:8400.")
+@click.option(
+    "--listen",
+    "http",
+    metavar="ADDRESS:PORT",
+    help="Also take events by POST to http://ADDRESS/events: 127.0.0.1:8400.",
+)
 @click.option("--token-file", type=click.Path(path_type=Path), help="Requests must have the token in this file.")
 @click.option(
     "--bad-lines",
@@ -93,11 +98,11 @@ def _sources(plan, files, http, token_file, bad_lines, when_full):
         try:
             http = http_address(http)
         except ValueError as error:
-            raise failures.Failure(f"--http: {error}") from error
+            raise failures.Failure(f"--listen: {error}") from error
         found.append(SourceSettings("http", http=http))
     if token_file is not None:
         if not any(one.http for one in found):
-            raise failures.Failure("--token-file goes with --http")
+            raise failures.Failure("--token-file goes with --listen")
         try:
             token = read_token(token_file)
         except (OSError, ValueError) as error:

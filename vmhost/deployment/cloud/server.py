@@ -1,7 +1,6 @@
 """Serves the platform's application with uvicorn, on the calling thread or on one of its own."""
 
 import contextlib
-import socket
 import ssl
 import threading
 
@@ -12,19 +11,6 @@ from vmhost.deployment.cloud.web import application
 from vmhost.deployment.errors import DeploymentError
 
 _KEEP_ALIVE_S = 75  # longer than the interval of devices' requests, so that these reuse connections
-
-
-def listen(host, port):
-    """A listening socket; port 0: any free one. DeploymentError."""
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(1024)
-    except OSError as error:
-        listening.close()
-        raise DeploymentError(f"{host}:{port}: cannot listen: {error.strerror}; choose another --port") from error
-    return listening
 
 
 def _server(platform, tls):
@@ -56,7 +42,7 @@ def serve(platform, listening, tls=None):
 def serving(platform, host="127.0.0.1", port=0, tls=None):
     """Within the block, serves on a thread of its own; yields the address. `tls` as for `serve`."""
     server = _server(platform, tls)
-    listening = listen(host, port)
+    listening = web_server.listening(host, port)
     platform.start_ticking()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="platform-server")
     thread.start()

@@ -38,7 +38,7 @@ DRIVER = """<script>
     enter("VIEWER");
     await wait("the release", () => document.querySelector("article"));
     const buttons = () => [...document.querySelectorAll("article button")];
-    await wait("no buttons for a viewer", () => buttons().every((each) => each.hidden));
+    await wait("no buttons for a viewer", () => buttons().every((each) => each.hidden) && $("joining").hidden);
     $("leave").click();
     await wait("the form again", () => !$("login").hidden && document.querySelector("main").hidden);
     enter("TOKEN");
@@ -49,6 +49,15 @@ DRIVER = """<script>
       button(event).click();
       await wait(state, () => title().includes(state));
     }
+    const decide = async (device, what) => {
+      await wait(`that ${device} asks to join`, () => !$("joining").hidden && $("joins").innerText.includes(device));
+      const row = [...$("joins").tBodies[0].rows].find((each) => each.innerText.includes(device));
+      [...row.querySelectorAll("button")].find((each) => each.innerText === what).click();
+      await wait(`that ${device} does not any more`, () => !$("joins").innerText.includes(device));
+    };
+    await decide("hall-8", "Approve");
+    await decide("hall-9", "Refuse");
+    await wait("that nobody asks", () => $("joining").hidden);
     await wait("what owners are to sign", () => $("waiting").innerText.includes("+ shop/rank/1/3.14.vmb"));
     await wait("who is stuck", () => $("stuck").innerText.includes("<b>no room</b>"));
     // somebody else pauses it: this page's button is of a moment before
@@ -89,6 +98,10 @@ def test_a_person_pauses_resumes_and_rolls_back_in_a_browser(tmp_path):
         platform.devices.enrol("hall-1", "s" * 40)
         platform.check("hall-1", "s" * 40, {"facts": {"python": "3.14"}, "epoch": "1"})
         platform.releases.report("hall-1", 1, "declined", "by hand")
+        joining = platform.access.identify(platform.access.add_token("fleet", "test", scopes=["join"]))
+        for device in ("hall-8", "hall-9"):
+            platform.enrol(joining, device, device[-1] * 40, "10.0.0.1")
+        platform.access.change_account("ann", "test", role="admin")
         platform.access.add_account("vic", "viewer", "test")
         driver = DRIVER.replace("TOKEN", platform.access.add_token("ann", "test"))
         driver = driver.replace("VIEWER", platform.access.add_token("vic", "test")).encode()
@@ -127,6 +140,7 @@ def test_a_person_pauses_resumes_and_rolls_back_in_a_browser(tmp_path):
             thread.join()
             listening.close()
         assert dialogs == [""]
+        assert platform.devices.get("hall-8") and [each["state"] for each in platform.joins.list()] == ["refused"]
         events = [(each["event"], each["who"], each["why"]) for each in platform.releases.history("shop/rank")][-3::-1]
         why = "asked in the browser"
         asked = [

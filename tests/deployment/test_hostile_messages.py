@@ -9,6 +9,7 @@ import io
 import json
 import random
 import re
+from types import SimpleNamespace
 
 import pytest
 from dulwich.object_format import DEFAULT_OBJECT_FORMAT
@@ -19,6 +20,7 @@ from tests.deployment.platforms import add_version, nothing_left, platform_in
 from vmhost.deployment import stated_facts, strict_json
 from vmhost.deployment.cloud import openapi
 from vmhost.deployment.cloud.plan import WHOLE_FLEET, Plan
+from vmhost.deployment.cloud.tunnel_calls import TunnelCalls
 from vmhost.deployment.cloud.web import application
 from vmhost.deployment.device.facts import facts
 
@@ -334,6 +336,83 @@ def test_hostile_pushes_get_answers_and_harm_no_other_repository(platform):
 
     platform.add_repository("others", "test")
     asyncio.run(all_of_them())
+
+
+CALLS = (
+    ["POST", "/api/v1/device/check", {"authorization": f"Bearer {SECRET}"}, b'{"facts": {"python": "3.14"}}'],
+    ["GET", "/metadata/timestamp.json", {"range": "bytes=0-9"}, b""],
+    ["GET", f"/files/ab/{'ab' * 32}", {}, b""],
+    ["GET", f"/exclusive/{'ab' * 32}?device=bad&until=1&ticket=x", {}, b""],
+)
+PARTS = (
+    *(
+        None,
+        True,
+        -1,
+        1.5,
+        "",
+        b"",
+        [],
+        {},
+        "x" * 70_000,
+        "\ud800",
+        "\0",
+        "\xe4",
+        "a\r\nb: c",
+        {"a": 1},
+        {1: "a"},
+        {"a\n": "b"},
+    ),
+    *(
+        {"range": each}
+        for each in ("bytes=-5", "bytes=5-1", f"bytes={10**30}-", "bytes=0-0,2-3", "lines=1", "bytes=\u0661-")
+    ),
+    *({f"h{number}": "" for number in range(count)} for count in (50, 51)),
+    *({"authorization": each} for each in ("", "Bearer", "Basic x", f"Bearer {SECRET}x", "Bearer vmh_a_b")),
+    *({name: "good"} for name in ("x-vmhost-device", "X-VMHost-Device")),
+    *(
+        "/files/../keys/bundles",
+        "/files/%2e%2e/x",
+        "/metadata/../keys/bundles",
+        "//",
+        "/files/ab/%00",
+        "/metadata/1.root.json?%",
+    ),
+    *(
+        "/api/v1/releases",
+        "/api/v1/device/",
+        "/api/v1/device/../tokens",
+        "/git/shop/info/refs",
+        "DELETE",
+        "get",
+        b"\xff",
+    ),
+)
+
+
+def test_hostile_calls_by_the_tunnel_get_answers_and_harm_no_other(platform):
+    calls, rng = (
+        TunnelCalls(application(platform, requests_per_s=1e6, burst=10**6), lambda: 1),
+        random.Random("46 calls"),
+    )
+    before, answers = _rows_of(platform, "good"), []
+
+    async def all_of_them():
+        values = [*PARTS, *(call[:3] for call in CALLS), *([*call, b""] for call in CALLS)]
+        values += [[*call[:at], part, *call[at + 1 :]] for call in CALLS for at in range(4) for part in PARTS]
+        values += [
+            [rng.choice(PARTS) if rng.random() < 0.4 else each for each in rng.choice(CALLS)] for _ in range(BODIES)
+        ]
+        for value in values:
+            try:
+                status, _, _ = await calls.answer(SimpleNamespace(device="bad", value=value))
+            except ValueError:
+                status = 0  # the tunnel answers with this error
+            assert status < 500, (value, status)
+            answers.append(status)
+
+    asyncio.run(all_of_them())
+    assert {0, 200, 206, 400, 401, 404} <= set(answers) and _rows_of(platform, "good") == before
 
 
 @pytest.mark.parametrize("stored", ["NaN", "Infinity", '"\\ud800"', "1e400", "[" * 5000 + "]" * 5000, '{"a": [1]}'])

@@ -2,18 +2,27 @@
 
 Junk hardly ever passes the first check of a function. So the arguments of a private function of vmhost.engine._array
 come from EXAMPLES, or from the kinds that the function itself tells (`_array._kinds()`); those of public functions,
-ufuncs and methods from the names of their parameters. Then one is bent: a number near 2**31, 2**62 or 2**63, NaN, an
-unknown mode, an array of another form, the same array twice, an object whose __index__ clears, ends or freezes the
-other arguments. The same file runs in a VM (guest.py) and in the plain process (test_fitting.py), so it imports only
-what tasks can.
+ufuncs and methods from the names of their parameters; those of the guest runtime's functions, which VMs alone have,
+from RUNTIME. Then one is bent: a number near 2**31, 2**62 or 2**63, NaN, an unknown mode, an array of another form, the
+same array twice, an object whose __index__ clears, ends or freezes the other arguments. The same file runs in a VM
+(guest.py) and in the plain process (test_fitting.py), so it imports only what tasks can.
 """
 
+import collections
+import datetime
 import inspect
 import math
 import random as random_module
+import time
+import types
 
 import vmhost.engine.numpy as np
 from vmhost.engine import _array
+
+try:
+    import _vmhost
+except ImportError:  # the plain process
+    _vmhost = None
 
 EDGES = (
     -1, 0, 1, 2, 3, 5, 7, 8, 63, 64, 65, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**61, 2**62 - 1,
@@ -257,6 +266,120 @@ def examples(models):
     return found
 
 
+# ---- the guest runtime's functions
+def numbers(*rest):
+    yield from rest
+    return [each for each in range(1000)]
+
+
+def renamed(value_1, *rest):
+    def inner_1(each):
+        return value_1, each, rest, 1000
+
+    return inner_1(1)
+
+
+class Plain:
+    """Its body is code too, and so are methods that know their class."""
+
+    def method(self):
+        return __class__
+
+
+CODES = (numbers, renamed, Plain.method, lambda *a, b=1, **c: (a, b, c))
+FIELDS = ("a", "b", "c")
+STEPS = (
+    ("field", "a", "given", "a", "make"),
+    ("frozen", "b", "variable", "default"),
+    ("field", "c", "parameter", "c"),
+    ("post_init", ("a", "c")),
+)
+CROSS = (
+    lambda: None,
+    lambda: [1, -2.5, 2**99, "a", chr(0xDC80), b"b", (1, 2j), True],
+    lambda: {"a": {1, 2}, (1, "b"): frozenset("c"), 2.5: [[]]},
+    lambda: [f8(3, 4), f8(3, 4)[::-1, ::2], np.float32(2), i8()],
+    lambda: [_vmhost.Buffer(9), bytearray(9), memoryview(bytes(9))[2:]],
+    lambda: [collections.deque([1, 2]), collections.Counter("aab"), datetime.datetime(2026, 1, 1), {1: ValueError(1)}],
+)  # fmt: skip
+
+
+def code_of(name):
+    """A function that makes code with `_vmhost`'s function of this name, and runs it."""
+
+    def made(*arguments):
+        code = getattr(_vmhost, name)(*arguments)
+        cells = tuple(types.CellType(1) for _ in code.co_freevars)
+        given = (Plain(), 1, 2, 3)[: code.co_argcount]
+        function = types.FunctionType(code, {"_tuple_new": lambda cls, values: values}, closure=cells)
+        try:
+            list(function(*given))
+        except Exception:  # the arguments are any
+            pass
+
+    return made
+
+
+def recorded(recorder):
+    """Clocks and randomness pass through `recorder` for a moment."""
+    _vmhost.record(recorder)
+    try:
+        for ask in (time.time, time.time_ns, datetime.datetime.now, random_module.Random):
+            ask()
+    finally:
+        _vmhost.record(None)
+
+
+def shown(*arguments):
+    """A Buffer, seen as each thing that it can be."""
+    buffer = _vmhost.Buffer(*arguments)
+    view = memoryview(buffer)
+    np.asarray(buffer)
+    return repr(buffer), len(buffer), buffer.shape, buffer.nbytes, buffer.readonly, view.format, view.strides
+
+
+RUNTIME = {
+    "Buffer": (shown, lambda: (9,), lambda: ((2, 3), "d"), lambda: ([4, 1, 2], "H"), lambda: (0,)),
+    "code": (None, lambda: ("main",), lambda: ("json.decoder",)),
+    "coroutine_code": (code_of, *(lambda one=one: (one.__code__,) for one in CODES[:1])),
+    "create": (None, lambda: ("_bisect",), lambda: ("_json",), lambda: ("_socket",), lambda: ("_decimal",)),
+    "deadline": (None, lambda: ()),
+    "file": (None, lambda: ("models/net",), lambda: ("a",)),
+    "files": (None, lambda: ()),
+    "find": (None, lambda: ("main",), lambda: ("json",), lambda: ("math",), lambda: ("absent.one",)),
+    "host_call": (None, *(lambda made=made: ("echo", made()) for made in CROSS)),
+    "identity": (None, lambda: ()),
+    "log": (None, lambda: (10, "a line"), lambda: (10, "odd\n\x1b" + chr(0x202E) * 99)),
+    "method_code": (
+        code_of,
+        lambda: ("__init__", 1, 2, ("self", "a", "c"), 3, STEPS),
+        lambda: ("__repr__", 1, 2, FIELDS, FIELDS),
+        *(lambda name=name: (name, 1, 2, FIELDS) for name in ("__eq__", "__lt__", "__hash__", "__setattr__")),
+    ),
+    "metric": (None, lambda: (0, "sum", ()), lambda: (1, "gauge", ()), lambda: (2, "times", (0.1, 1.0, 10.0))),
+    "metric_add": (None, lambda: (_vmhost.metric(0, "sum", ()), 1.5)),
+    "metric_observe": (None, lambda: (_vmhost.metric(2, "times", (0.1, 1.0, 10.0)), 0.5)),
+    "metric_set": (None, lambda: (_vmhost.metric(1, "gauge", ()), 2.0)),
+    "modules": (None, lambda: ("",), lambda: ("json",)),
+    "namedtuple_code": (code_of, lambda: (FIELDS,), lambda: ((),)),
+    "record": (recorded, lambda: (lambda name, real, argument: real,), lambda: (None,)),
+    "relocated_code": (
+        code_of, *(lambda one=one: (one.__code__, "file", "name", "path", 3, True) for one in CODES),
+        lambda: (renamed.__code__, None, None, None, 0, False),
+    ),
+    "renamed_code": (code_of, lambda: (renamed.__code__, {"value_1": "value_2", "inner_1": "inner_2", 1000: 2000})),
+    "text": (None, lambda: (bytes(32),)),
+}  # fmt: skip
+
+
+def runtime():
+    """{name: (function, functions that make arguments)} of `_vmhost`; empty outside of a VM."""
+    if _vmhost is None:
+        return {}
+    wrapped = {name: (maker(name) if maker is code_of else maker) for name, (maker, *_) in RUNTIME.items()}
+    return {name: (wrapped[name] or getattr(_vmhost, name), made) for name, (_, *made) in RUNTIME.items()}
+
+
 # ---- public functions: kinds by the names of parameters
 NAMED = {
     "axis": "axis", "axes": "axis", "dtype": "dtype", "out": "out", "shape": "sizes", "order": "text", "mode": "text",
@@ -298,7 +421,7 @@ class Fitting:
         self.kinds = {name: kinds for name, kinds in _array._kinds().items() if name not in NEVER}
         if plain:  # files of models are the host's own there
             del self.kinds["_model_open"]
-        self.public = public_functions()
+        self.public, self.runtime = public_functions(), runtime()
         self.arguments, self.kept, self.depth = [], [], 0
         Key.fitting = self
 
@@ -397,6 +520,8 @@ class Fitting:
             else:
                 items = self.random.choice((items[:-1], items + items[-1:], items * 40, []))
             return type(value)(items) if self.random.random() < 0.8 else self.random.choice((list, tuple))(items)
+        if isinstance(value, types.CodeType):
+            return self.random.choice(CODES).__code__
         if isinstance(value, dict):
             bent = dict(value)
             for key in list(bent)[:2]:
@@ -513,8 +638,14 @@ class Fitting:
             )
         return f"ndarray.{name}", getattr(np.ndarray, name), arguments
 
+    def of_runtime(self):
+        name = self.random.choice(list(self.runtime))
+        function, made = self.runtime[name]
+        return f"_vmhost.{name}", function, list(self.random.choice(made)())
+
     def step(self):
-        make = self.random.choice((self.private, self.private, self.private, self.function, self.method))
+        ways = (self.private, self.private, self.private, self.function, self.method)
+        make = self.random.choice(ways + (self.of_runtime, self.of_runtime) * bool(self.runtime))
         try:
             name, function, arguments = make()
             self.arguments = arguments

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import vmhost
 from tests.fuzz import fitting, plain
+from vmhost.bytecode.compiler import compile_sources
 from vmhost.engine import _array
 
 SECONDS = os.environ.get("VMHOST_FITTING_SECONDS", "8")
@@ -32,6 +34,31 @@ def test_what_fits_has_the_kinds_of_the_table():
             for value, (parameter, kind, or_none, bounds, _) in zip(arguments, _array._kinds()[name]):
                 assert (or_none and value is None) or isinstance(value, given.get(kind, object)), (name, parameter)
                 assert bounds is None or bounds[0] <= value <= bounds[1], (name, parameter)
+
+
+RUNTIME = """
+def run(_):
+    import types
+    import _vmhost
+    import fitting
+    known = fitting.runtime()
+    natives = {name for name, one in vars(_vmhost).items() if isinstance(one, types.BuiltinFunctionType)}
+    for name, (function, makers) in known.items():
+        for made in makers:
+            function(*made())
+    return sorted((natives | {"Buffer"}) ^ set(known))
+"""
+
+
+def test_each_function_of_the_guest_runtime_has_arguments_that_fit():
+    """And they do: none of the calls raises."""
+    sources = {
+        "main": (RUNTIME, "main.py", False),
+        "fitting": (Path(fitting.__file__).read_text(), "fitting.py", False),
+    }
+    task = compile_sources(sources, entry="main:run", name="task", version="1", permissions={"host": ["echo"]})
+    with vmhost.Host(allow_unsigned=True, functions={"echo": lambda value: value}) as host:
+        assert host.load(task)(None) == []
 
 
 def test_the_process_survives_what_almost_fits(tmp_path):

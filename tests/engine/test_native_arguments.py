@@ -275,7 +275,7 @@ def test_least_squares_of_infinite_vectors_end_as_numpys_do():
 
 
 class Endless:
-    """A sequence without an end, whose length is `length()`."""
+    """A sequence without an end that anyone should look for, whose length is `length()`."""
 
     def __init__(self, length):
         self.length = length
@@ -284,6 +284,7 @@ class Endless:
         return self.length()
 
     def __getitem__(self, at):
+        assert at < 1000
         return 1
 
 

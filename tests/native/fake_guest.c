@@ -294,7 +294,6 @@ bool vmh_memory_check(void) { return true; }
 void vmh_fork_transit_begin(void) {}
 void vmh_fork_transit_end(void) {}
 void vmh_compat_hide_interpreter(PyInterpreterState *interpreter) { (void)interpreter; }
-bool vmh_compat_makes_generic(PyThreadState *ts) { return ts == NULL; }
 bool vmh_compat_locks_import(PyThreadState *ts) { return ts == NULL; }
 
 void vmh_crash_install(void) {}

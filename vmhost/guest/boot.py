@@ -355,6 +355,7 @@ _AFTER = {
 _set_up = []  # modules whose setup() has run
 _failed = {}  # module name -> the exception of its setup(), raised again by every later call in this VM
 _runner = None
+_shown = sys.displayhook  # writes to stdout
 
 
 def entry_for(name):
@@ -724,6 +725,23 @@ def end_recording():
     return _recording.end()
 
 
+def _generic(params):
+    """What is a base of `class C[*Ts]`, as CPython's intrinsic makes it (Objects/typevarobject.c)."""
+    import typing
+
+    kinds = typing.TypeVar, typing.TypeVarTuple, typing.ParamSpec
+    if not all(type(one) in kinds for one in params):
+        return None
+    unpacked = tuple([typing.Unpack[one] if type(one) is typing.TypeVarTuple else one for one in params])
+    return typing._GenericAlias(typing.Generic, unpacked)
+
+
+def displayhook(value):
+    """sys.displayhook, which code calls where it makes a class generic (isolation/cpython/compat.h)."""
+    made = _generic(value) if type(value) is tuple and value else None
+    return _shown(value) if made is None else made
+
+
 def boot(native):
     """Turns this interpreter into a VM; sets in `native` the functions that the C core calls."""
     global _native, _streams
@@ -748,6 +766,7 @@ def boot(native):
     sys.stdin = sys.__stdin__ = None
     sys.stdout, sys.stderr = _streams
     sys.__stdout__, sys.__stderr__ = _streams
+    sys.displayhook = displayhook
     native.entry_for, native.report, native.finish = entry_for, report, finish
     native.begin_recording, native.end_recording = begin_recording, end_recording
     native.pack, native.unpack = pack, unpack

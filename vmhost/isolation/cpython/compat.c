@@ -121,35 +121,21 @@ PyObject *vmh_dict_get(PyObject *dict, const char *name)
     return value;
 }
 
-bool vmh_compat_makes_generic(PyThreadState *ts)
+bool vmh_compat_has_generics(const void *marshalled, size_t size)
 {
-    enum { FRAMES_MAX = 64 }; /* the call may import `typing`, which adds frames */
-    static const char prefix[] = "<generic parameters of ";
-    bool found = false;
-    PyObject *before = PyErr_GetRaisedException();
-    PyFrameObject *frame = PyThreadState_GetFrame(ts);
-    for (int i = 0; frame != NULL && !found && i < FRAMES_MAX; i++) {
-        PyCodeObject *code = PyFrame_GetCode(frame);
-        const char *name = PyUnicode_AsUTF8(code->co_name);
-        int at = PyFrame_GetLasti(frame);
-        if (name != NULL && at >= 0 && strncmp(name, prefix, sizeof prefix - 1) == 0) {
-            /* A pending exception may be raised at the next check, which may be inside the intrinsic call: so look at
-             * all instructions that follow. */
-            PyObject *bytes = PyCode_GetCode(code);
-            Py_ssize_t size = bytes == NULL ? 0 : PyBytes_GET_SIZE(bytes);
-            const unsigned char *units = bytes == NULL ? NULL : (const unsigned char *)PyBytes_AS_STRING(bytes);
-            for (Py_ssize_t unit = at; unit + 1 < size && !found; unit += 2)
-                found = units[unit] == CALL_INTRINSIC_1 && units[unit + 1] == INTRINSIC_SUBSCRIPT_GENERIC;
-            Py_XDECREF(bytes);
-        }
-        Py_DECREF(code);
-        PyFrameObject *back = PyFrame_GetBack(frame);
-        Py_DECREF(frame);
-        frame = back;
-    }
-    Py_XDECREF(frame);
-    PyErr_SetRaisedException(before); /* also drops an exception set here */
-    return found;
+    static const uint8_t call[] = {CALL_INTRINSIC_1, INTRINSIC_SUBSCRIPT_GENERIC};
+    return memmem(marshalled, size, call, sizeof call) != NULL;
+}
+
+void vmh_compat_tame_generics(PyCodeObject *code)
+{
+    _Py_CODEUNIT *units = _PyCode_CODE(code);
+    for (Py_ssize_t at = 0; at < Py_SIZE(code); at += 1 + vmh_opcode_caches[vmh_opcode_deopt[units[at].op.code]])
+        if (units[at].op.code == CALL_INTRINSIC_1 && units[at].op.arg == INTRINSIC_SUBSCRIPT_GENERIC)
+            units[at].op.arg = INTRINSIC_PRINT; /* calls sys.displayhook; its result is what the call gives */
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_consts); i++)
+        if (Py_IS_TYPE(PyTuple_GET_ITEM(code->co_consts, i), &PyCode_Type))
+            vmh_compat_tame_generics((PyCodeObject *)PyTuple_GET_ITEM(code->co_consts, i));
 }
 
 static const uint8_t opcodes[] = {

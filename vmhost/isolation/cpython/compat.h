@@ -42,9 +42,12 @@ void vmh_compat_show_interpreter(PyInterpreterState *interp);
 /* The address below which CPython would abort the process for a stack overflow; 0: not yet known. */
 uintptr_t vmh_compat_stack_limit(PyThreadState *ts);
 
-/* True if this thread, of the calling interpreter, is inside the intrinsic that makes `class C[T]` generic, or about to
- * call it. CPython 3.14 does not check the intrinsic's result for a `class C[*Ts]`, and crashes if it raised. */
-bool vmh_compat_makes_generic(PyThreadState *ts);
+/* Makes `code`, which was just read and has not run, call sys.displayhook where it makes a class generic, and all code
+ * within it. CPython 3.14 does not check the result of its own intrinsic for a `class C[*Ts]`, and crashes if it
+ * raised: for a stop, or for what a task has put into `typing`. boot.py sets the hook. */
+void vmh_compat_tame_generics(PyCodeObject *code);
+/* Whether marshalled code may have something to tame. */
+bool vmh_compat_has_generics(const void *marshalled, size_t size);
 
 /* True if this thread, of the calling interpreter, runs the import system's own code, where it acquires, releases or
  * waits for import locks. An exception injected there may be raised just after a lock was acquired; the lock would

@@ -121,6 +121,8 @@ static PyObject *code_read(const vmh_code_entry *module)
         PyErr_Format(PyExc_ImportError, "%s: the bundle holds %T where code was expected", module->name, code);
         Py_CLEAR(code);
     }
+    if (code != NULL && vmh_compat_has_generics(module->code, module->size))
+        vmh_compat_tame_generics((PyCodeObject *)code);
     return code;
 }
 

@@ -316,8 +316,7 @@ static PyObject *shutdown_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
     for (int64_t gap_ns = DAEMON_GAP_NS; seal != NULL && seal->daemons > 0;
          gap_ns *= gap_ns < DAEMON_GAP_MAX_NS ? 2 : 1) {
         for (vmh_daemon *daemon = seal->daemon_list; daemon != NULL; daemon = daemon->next)
-            if (!vmh_compat_makes_generic(daemon->ts))
-                PyThreadState_SetAsyncExc(daemon->ts->thread_id, PyExc_SystemExit);
+            PyThreadState_SetAsyncExc(daemon->ts->thread_id, PyExc_SystemExit);
         vmh_waits_interrupt(seal->vm);
         int64_t deadline_ns = vmh_now_ns() + gap_ns;
         while (seal->daemons > 0 && vmh_now_ns() < deadline_ns)

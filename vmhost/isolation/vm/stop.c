@@ -120,14 +120,12 @@ static int stop_pending(void *argument)
 {
     vmh_vm *vm = argument;
     atomic_store(&vm->stop.pending_out, 0);
-    bool fragile = false, spared[VMH_GUEST_THREADS_MAX] = {false};
+    bool spared[VMH_GUEST_THREADS_MAX] = {false};
     int count = 0, spared_count = 0;
     PyThreadState *first = PyInterpreterState_ThreadHead(vm->interpreter.interp);
-    for (PyThreadState *ts = first; ts != NULL && !fragile; ts = PyThreadState_Next(ts), count++) {
-        fragile = vmh_compat_makes_generic(ts);
+    for (PyThreadState *ts = first; ts != NULL; ts = PyThreadState_Next(ts), count++)
         if (count < VMH_GUEST_THREADS_MAX)
             spared_count += (spared[count] = vmh_compat_locks_import(ts));
-    }
     vmh_mutex_lock(&vm->life);
     /* One thread alone leaves no lock locked that another one needs. And the import system's code leaves its locks
      * within microseconds, unless a task runs it with objects or globals of its own: after half of the grace it is
@@ -139,11 +137,9 @@ static int stop_pending(void *argument)
     bool now =
         vm->phase.which != VMH_PHASE_IDLE && vm->stop.generation == vm->phase.generation && vm->interpreter.stoppable;
     bool give_up = vm->interpreter.hidden || (now && vm->stop.quarantined_in != NULL && vm->stop.parked_after-- <= 0);
-    bool deliver = now && !give_up && !fragile;
+    bool deliver = now && !give_up;
     vm->stop.parked = give_up;
-    if (fragile)
-        vm->stop.inject_gap_ns = 1000000; /* retry soon */
-    else if (deliver && spared_count > 0)
+    if (deliver && spared_count > 0)
         vm->stop.inject_gap_ns = 250000; /* retry often, to find a thread outside of its long import */
     if (deliver && count > spared_count)
         vm->stop.delivered = true;

@@ -78,18 +78,25 @@ class Masking:
         return shown
 
     def text(self, text: str, secrets: Mapping[str, str] = {}) -> str:  # noqa: B006 - read only
-        """A log line or message without matches of patterns, values of hidden fields in `name=value` and
-        `"name": value`, and `secrets`."""
+        """A log line or message without matches of patterns, values of hidden fields in `name=value`, `name: value`,
+        `"name": value` and their like, and `secrets`."""
         text = _without(text, secrets)
         if self._in_lines is not None:
-            text = self._in_lines.sub(self._in_line, text)
+            text = self._without_fields(text)
         for pattern in self._found:
             text = pattern.sub(self._pseudonym_of, text)
         return text
 
-    def _in_line(self, found):
-        name, *values = found.groups()
-        return name + self.pseudonym(next(value for value in values if value is not None))
+    def _without_fields(self, text):
+        parts, at = [], 0
+        for found in self._in_lines.finditer(text):
+            if found.start() < at:  # within a hidden value
+                continue
+            begin, end, around = _value_at(text, found)
+            if begin < end:
+                parts += [text[at:begin], around, self.pseudonym(text[begin:end]), around]
+                at = end
+        return "".join(parts) + text[at:]
 
     def _pseudonym_of(self, found):
         return self.pseudonym(found[0]) if _is_meant(found.re, found[0]) else found[0]
@@ -168,6 +175,8 @@ class Masking:
 
     def _shown(self, text, secrets):
         text = _without(text, secrets)
+        if self._in_lines is not None:  # it may be JSON, a form or a log line
+            text = self._without_fields(text)
         for pattern in self._found:
             for found in {match[0] for match in pattern.finditer(text) if _is_meant(pattern, match[0])}:
                 secrets[found] = self.pseudonym(found)
@@ -243,9 +252,49 @@ def _compiled(pattern):
 
 
 def _line_rules(rules):
-    """A pattern for the values of hidden fields in lines: name=value, name: value, "name": "value"."""
+    """A pattern for what stands before the values of hidden fields in lines: name=, name:, "name":, name =>."""
     if not rules:
         return None
     names = "|".join(re.escape(rule[-1]).replace(r"\*", r"[\w-]*") for rule in rules)
-    values = r""""((?:[^"\\]|\\.)+)|'((?:[^'\\]|\\.)+)|([^\s"',;&}\]]+)"""
-    return re.compile(rf"""(?i)((?:{names})\\*["']?\s{{0,3}}[=:]\s{{0,3}}\\*)(?:{values})""")
+    quoted, plain = r"(?P<quote>\\*[\"'])\s{0,3}(?:=>?|->|[:,])", r"\s{0,3}(?:=>?|->|(?P<header>:))"
+    return re.compile(rf"(?i)(?:{names})(?:{quoted}|{plain})\s{{0,3}}")
+
+
+_QUOTED = re.compile(r"""[bBfFrRuU]{0,2}(?:"((?:[^"\\]|\\.)*)"?|'((?:[^'\\]|\\.)*)'?)""", re.DOTALL)
+_QUOTED_WITHIN = re.compile(r"""(\\+)(["'])(.*?)(?:(?<!\\)\1\2|$)""", re.DOTALL)  # as in JSON in JSON
+_PLAIN_VALUES = {
+    "quote": re.compile(r"[^\s,;&}\])]+"),  # a number in JSON, or as Python shows it
+    "header": re.compile(r"[^\r\n]+"),  # may have spaces
+    None: re.compile(r"[^\s,;&]+"),
+}
+_BRACKETS = {"{": "}", "[": "]", "(": ")"}
+
+
+def _value_at(text, found):
+    """(begin and end of a hidden field's value, the quotes that its pseudonym needs), after what _line_rules found."""
+    at = found.end()
+    if quoted := _QUOTED.match(text, at):
+        return *quoted.span(2 if quoted[1] is None else 1), ""
+    if quoted := _QUOTED_WITHIN.match(text, at):
+        return *quoted.span(3), ""
+    if text[at : at + 1] in _BRACKETS:
+        return at, _closed(text, at), found["quote"] or ""
+    plain = _PLAIN_VALUES[found.lastgroup].match(text, at)
+    return (*plain.span(), found["quote"] or "") if plain else (at, at, "")
+
+
+def _closed(text, at):
+    """Where the bracket at `at` is closed; the text's end if it is not."""
+    waiting = []
+    while at < len(text):
+        if quoted := _QUOTED.match(text, at) or _QUOTED_WITHIN.match(text, at):
+            at = quoted.end()
+            continue
+        if text[at] in _BRACKETS:
+            waiting.append(_BRACKETS[text[at]])
+        elif waiting and text[at] == waiting[-1]:
+            waiting.pop()
+            if not waiting:
+                return at + 1
+        at += 1
+    return at

@@ -22,10 +22,12 @@ class Line:
 
 
 class LogTail(logging.Handler):
-    """Keeps the last MAX_LINES records of the logger `vmhost` from `level` on. A context manager: attached inside."""
+    """Keeps the last MAX_LINES records of the logger `vmhost` from `level` on, masked by `masking`, a
+    vmhost.masking.Masking. A context manager: attached inside."""
 
-    def __init__(self, level=logging.INFO):
+    def __init__(self, level=logging.INFO, masking=None):
         super().__init__(level)
+        self._masking = masking
         self._lines = collections.deque(maxlen=MAX_LINES)
         self._numbers = itertools.count(1)
         self._logger = logging.getLogger("vmhost")
@@ -47,6 +49,8 @@ class LogTail(logging.Handler):
             text = record.getMessage()
         except Exception:  # arguments that do not fit: keep the unformatted line
             text = str(record.msg)
+        if self._masking is not None:
+            text = self._masking.text(text)
         text = text.encode(errors="backslashreplace").decode()  # a page is UTF-8, which has no half surrogate pairs
         task = record.name.removeprefix("vmhost.task.") if record.name.startswith("vmhost.task.") else None
         version = getattr(record, "version", None)

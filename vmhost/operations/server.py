@@ -55,7 +55,8 @@ class Dashboard:
         self.token = None if token is False else token or secrets.token_urlsafe(24)
         if host.state is not None:
             CrashFolder(host.state, masking=host.policy.masking()).collect()
-        self._history, self._logs = History(host.statistics), LogTail()
+        self._history = History(host.statistics)
+        self._logs = LogTail(masking=host.policy.masking())
         self._listening = web_server.listening(address, port)
         self.address, self.port = address, self._listening.getsockname()[1]
         allowed = {*names, address, *(_LOOPBACK if address in _LOOPBACK else ())}

@@ -78,7 +78,7 @@ fuzz-address: build  ## almost fitting arguments under the address sanitizer, an
 environments: build  ## hosts under allocators, limits, policies, control groups and servers that people have (15 minutes; ARGS="--quick")
 	@folder=$$(sh tools/environments.sh) && $(PYTHON) -m tests.environments --packages "$$folder" $(ARGS)
 
-differential: build  ## random graphs of ONNX by our engine and by ONNX Runtime, for an hour (ARGS="--seconds 600 --seed 5", --rearrangements)
+differential: build  ## random graphs of ONNX by our engine and by ONNX Runtime, for an hour (ARGS="--seconds 600 --seed 5", --fusions, --rearrangements)
 	@$(PYTHON) -m tests.differential $(ARGS)
 
 conformance: build  ## CPython's own tests in sealed VMs, beside plain CPython (30 minutes)

@@ -1,5 +1,6 @@
 """`python -m tests.differential [--seconds N] [--seed S] [--count N]`: random graphs (graphs.py) by our engine and by
 ONNX Runtime, on one backend each, at two sizes where sizes are open. Exit status 1: they differ, or ours failed.
+`--fusions`: families of operators in every dtype, also by ONNX's reference implementation (fusions.py).
 `--rearrangements`: chains of those over open sizes instead (rearrangements.py), each called at eight.
 
 What our compiler refuses is counted by its reason. A difference prints the seed and the nodes."""
@@ -11,7 +12,8 @@ import time
 
 import numpy
 
-from tests.differential.comparison import NotTheirsError, difference
+from tests.differential.comparison import NotTheirsError, difference, onnx_runtime_of, reference_of
+from tests.differential.fusions import Fusion
 from tests.differential.graphs import Graph
 from tests.differential.rearrangements import Chain
 from tests.differential.rearrangements import difference as difference_of_calls
@@ -25,8 +27,9 @@ def main():
     parser.add_argument("--count", type=int, default=None)
     parser.add_argument("--length", type=int, default=7, help="operators of a graph")
     parser.add_argument("--rearrangements", action="store_true")
+    parser.add_argument("--fusions", action="store_true")
     options = parser.parse_args()
-    compared = _rearranged if options.rearrangements else _graph
+    compared = _rearranged if options.rearrangements else _fusion if options.fusions else _graph
     seed = int(time.time()) if options.seed is None else options.seed
     print(f"seeds from {seed} on", flush=True)
     ends, done, reasons, wrong = time.monotonic() + options.seconds, 0, collections.Counter(), 0
@@ -48,6 +51,10 @@ def main():
 
 def _graph(seed, options):
     return difference(Graph(seed, options.length), seed)
+
+
+def _fusion(seed, options):
+    return difference(Fusion(seed), seed, (onnx_runtime_of, reference_of))
 
 
 def _rearranged(seed, options):

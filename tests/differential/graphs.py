@@ -47,7 +47,7 @@ class Graph:
     def __init__(self, seed, length=7):
         self.seed, self.random = seed, random.Random(seed)
         self.nodes, self.constants, self.values, self.ports, self.number = [], {}, [], [], 0
-        self.labels = {}
+        self.labels, self.right = {}, {}  # right: outputs that are known exactly, by functions of the call
         self.opens = self.random.random() < 0.5
         for _ in range(self.random.choice([1, 1, 2])):
             self.input()
@@ -90,9 +90,12 @@ class Graph:
 
     def draw(self, *shape, dtype="float32", low=-2, high=3):
         generator = numpy.random.default_rng(self.random.randrange(1 << 30))
-        if numpy.dtype(dtype).kind == "f":
+        kind = numpy.dtype(dtype).kind
+        if kind == "f":
             return generator.standard_normal(shape).astype(dtype)
-        return generator.integers(max(low, 0) if dtype == "uint8" else low, high, shape).astype(dtype)
+        if kind == "b":
+            return generator.integers(0, 2, shape).astype(dtype)
+        return generator.integers(max(low, 0) if kind == "u" else low, high, shape).astype(dtype)
 
     def node(self, op, inputs, count=1, domain="", **attributes):
         names = [self.fresh() for _ in range(count)]
@@ -149,16 +152,19 @@ class Graph:
         made = {}
         for value in self.ports:
             shape = [size[call] for size in value.shape]
-            if value.dtype in FLOATS:
+            kind = numpy.dtype(value.dtype).kind
+            if kind == "f":
                 made[value.name] = generator.standard_normal(shape).astype(value.dtype)
             else:
-                made[value.name] = generator.integers(0 if value.dtype == "uint8" else -4, 5, shape).astype(value.dtype)
+                low, high = {"u": (0, 5), "b": (0, 2)}.get(kind, (-4, 5))
+                made[value.name] = generator.integers(low, high, shape).astype(value.dtype)
         if "flag" in self.labels:
             made["flag"] = numpy.array(bool((self.seed + call) % 2))
         return made
 
 
-KIND = {name: helper.np_dtype_to_tensor_dtype(numpy.dtype(name)) for name in (*FLOATS, *INTEGERS, "bool")}
+_OTHERS = ("float16", "int16", "uint16", "uint32", "uint64", "bool")
+KIND = {name: helper.np_dtype_to_tensor_dtype(numpy.dtype(name)) for name in (*FLOATS, *INTEGERS, *_OTHERS)}
 
 
 def floats(graph, value):

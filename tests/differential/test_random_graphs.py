@@ -10,6 +10,7 @@ import pytest
 from onnx import helper
 
 from tests import networks
+from tests.differential.fusions import DTYPES, FAMILIES
 from tests.engine.test_tensor_models import agrees
 from vmhost.engine.models import opened
 from vmhost.engine.onnx import compile_model
@@ -25,6 +26,17 @@ def test_random_graphs_give_what_onnx_runtime_computes(seed, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     *_, last = (line for line in done.stdout.splitlines() if "graphs," in line)
     assert int(last.split()[-2]) < 12, done.stdout  # refused
+
+
+@pytest.mark.parametrize("seed", [0, 20261129])
+def test_families_of_operators_in_every_dtype_give_what_onnx_runtime_or_the_reference_computes(seed, tmp_path):
+    """As many as there are families and dtypes."""
+    count = len(FAMILIES) * len(DTYPES)
+    command = [sys.executable, "-m", "tests.differential", "--fusions", "--seed", str(seed), "--count", str(count)]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"HOME": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, last = (line for line in done.stdout.splitlines() if "graphs," in line)
+    assert int(last.split()[-2]) < count // 20, done.stdout  # refused by either
 
 
 @pytest.mark.parametrize("seed", [200, 20261127])

@@ -134,10 +134,16 @@ def _hashes_plainly(cls):
 class _Shape:
     """Of one class: `kind`; `read(value)` returns the payload, `make(payload, in_key)` a value."""
 
+    names = ()  # (names of the fields,) or (None,), if the wire may read and make further values of a message itself
+
     def __init__(self, cls):
         self.cls = cls
         self.name = cls.__qualname__[:_MAX_NAME_CHARS]
         self._hashes_plainly = _hashes_plainly(cls)
+
+    def packed(self, name, value):
+        """What the codec gives the wire (wire/wire.h)."""
+        return self.kind, name, self.read(value), *self.names
 
     def make(self, payload, in_key):
         """A value of the class. Raises Malformed. `in_key`: it will be hashed and compared."""
@@ -180,6 +186,7 @@ class _Fields(_Shape):
                 raise Unfit(f"`{self.name}`: there is no place for its field {field.name}")
             else:
                 self._slots[field.name] = None
+        self.names = (tuple(self._slots),)
         self._in_dict = self._dict.__get__ if not any(self._slots.values()) and type(self._dict) is _GETSET else None
 
     def read(self, value):
@@ -262,6 +269,7 @@ class _Tuples(_Shape):
     """A namedtuple: a tuple of its fields."""
 
     kind = TUPLE
+    names = (None,)
 
     def __init__(self, cls):
         super().__init__(cls)
@@ -283,6 +291,7 @@ class _Members(_Shape):
     """An enum: the name of a member."""
 
     kind = MEMBER
+    names = (None,)
 
     def __init__(self, cls):
         super().__init__(cls)

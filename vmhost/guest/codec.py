@@ -59,7 +59,7 @@ def pack(value):
     if not has_shape(cls):
         return None
     shape = shape_of(cls)
-    return shape.kind, name_of(cls), shape.read(value)
+    return shape.packed(name_of(cls), value)
 
 
 def unpack(kind, detail, payload, in_key, entry):

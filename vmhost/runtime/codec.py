@@ -70,7 +70,7 @@ class Codec:
         self._known = {}  # name -> Shape
         self._names = {}  # class -> name
         self._by_own_name = {}  # the homes by their names here
-        self._packers = {}  # class of a home -> (kind, name, function that reads a value)
+        self._packers = {}  # class of a home -> (function that packs a value, name)
         self._makers = {}  # name -> (class of a home, its Shape)
         for name, given in _named(types):
             self._register(name, given)
@@ -107,7 +107,7 @@ class Codec:
         kind = type(value)
         known = self._packers.get(kind)
         if known is not None and self._own_class(known[1]) is kind:
-            return known[0], known[1], known[2](value)
+            return known[0](known[1], value)
         is_class = kind is type and self._library and issubclass(value, Exception)
         cls = value if is_class else kind
         name = self._names.get(cls)
@@ -126,8 +126,8 @@ class Codec:
             return ERROR_CLASS, name, None
         shape = self._known.get(name) or shape_of(cls)
         if self._own_class(name) is cls:
-            self._packers[cls] = shape.kind, name, shape.read
-        return shape.kind, name, shape.read(value)
+            self._packers[cls] = shape.packed, name
+        return shape.packed(name, value)
 
     def _own_class(self, name):
         """The class that VMs call `name`, if it is in the home of this name itself; None."""

@@ -9,6 +9,7 @@
 #include "wire/engine.h"
 #include "wire/handover.h"
 #include "wire/packed.h"
+#include "wire/records.h"
 #include "vme_python.h"
 
 /* Each value is a one-byte tag and its payload; sizes and counts are 8 bytes. Both sides are in this process, so byte
@@ -38,7 +39,23 @@ enum tag {
     TAG_SCALAR,
     TAG_PACKED, /* followed by bytes that contain the encoded value */
     TAG_KIND,   /* followed by a byte, the codec's kind; then its detail and its payload */
+    TAG_LAYOUT, /* likewise, with the names of the payload's fields, or None, before it: others follow as TAG_AGAIN */
+    TAG_AGAIN,  /* followed by the number of a TAG_LAYOUT of this message, and the payload of a value of its class */
 };
+
+/* Kinds of vmhost/guest/classes.py whose values after the first one of a message are read and made here: dataclasses,
+ * whose payload has a value for each name; namedtuples, whose payload is a tuple; and members of enums, which need none
+ * since they are the same object again. */
+enum { KIND_FIELDS = 100, KIND_TUPLE = 101, KIND_MEMBER = 102, LAYOUTS_MAX = 32 };
+
+/* A class whose values the message has already. */
+typedef struct {
+    int kind;
+    PyObject *same;    /* owned: the member, of KIND_MEMBER; NULL */
+    vmh_record record; /* of the others */
+    /* when decoding: */
+    PyObject *detail, *names, *payload; /* owned; `payload` only of KIND_MEMBER */
+} layout;
 
 /* MAPPED_BYTES: malloc always maps blocks of this size or more (DEFAULT_MMAP_THRESHOLD_MAX of the C library).
  * STOP_LOOK: items between two checks whether the VM is being stopped. */
@@ -77,9 +94,35 @@ typedef struct {
     /* About what the value takes once it is decoded, and the maximum: what is small in the VM and on the wire may be
      * large there, such as a list that holds the same empty deque a million times. */
     size_t decoded, max_decoded;
-    bool ours;   /* no one else refers to the current container or those around it: its items may be taken out */
-    bool in_key; /* within a dict's key or a set's item */
+    bool ours;       /* no one else refers to the current container or those around it: its items may be taken out */
+    bool in_key;     /* within a dict's key or a set's item */
+    layout *layouts; /* LAYOUTS_MAX of them; NULL: none yet */
+    uint8_t layout_count;
 } encoder;
+
+static layout *new_layout(layout **layouts, uint8_t *count)
+{
+    if (*layouts == NULL && (*layouts = PyMem_Calloc(LAYOUTS_MAX, sizeof **layouts)) == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    return &(*layouts)[(*count)++];
+}
+
+static void free_layouts(layout *layouts, uint8_t count)
+{
+    PyObject *error = count == 0 ? NULL : PyErr_GetRaisedException();
+    for (uint8_t i = 0; i < count; i++) {
+        vmh_record_clear(&layouts[i].record);
+        Py_XDECREF(layouts[i].same);
+        Py_XDECREF(layouts[i].detail);
+        Py_XDECREF(layouts[i].names);
+        Py_XDECREF(layouts[i].payload);
+    }
+    if (error != NULL)
+        PyErr_SetRaisedException(error);
+    PyMem_Free(layouts);
+}
 
 /* The path from `$`: "[3]" or ".key" for each step, outermost first. */
 static PyObject *path(const step *at)
@@ -644,21 +687,115 @@ static int put_container(encoder *e, PyObject *value, const step *at)
     return rc;
 }
 
-/* Encodes the codec's result for a value: `packed` is (kind, detail, payload). */
-static int put_packed(encoder *e, PyObject *packed, const step *at)
+static int put_reference(encoder *e, const layout *as)
 {
-    int overflow = 0;
-    long kind = -1;
-    if (PyTuple_CheckExact(packed) && PyTuple_GET_SIZE(packed) == 3 && PyLong_CheckExact(PyTuple_GET_ITEM(packed, 0)))
-        kind = PyLong_AsLongAndOverflow(PyTuple_GET_ITEM(packed, 0), &overflow);
-    if (kind < 0 || kind > UINT8_MAX)
-        return refuse(e, at, PyExc_ValueError, "packed as a `%s` that is no (kind, detail, payload)", packed);
     uint8_t *to = room(e, 2);
     if (to == NULL)
         return -1;
-    to[0] = TAG_KIND;
+    to[0] = TAG_AGAIN;
+    to[1] = (uint8_t)(as - e->layouts);
+    return 0;
+}
+
+/* Encodes a value of a layout's class by its fields. 0: one is not set, and nothing was encoded. */
+static int put_fields(encoder *e, const layout *as, PyObject *value, const step *at)
+{
+    PyObject *fields[VMH_RECORD_FIELDS_MAX], *names = as->record.names;
+    Py_ssize_t count = PyTuple_GET_SIZE(names);
+    int rc = vmh_record_read(&as->record, value, fields);
+    if (rc <= 0)
+        return rc;
+    e->decoded += DICT_BYTES + (size_t)count * ENTRY_BYTES;
+    rc = put_reference(e, as);
+    for (Py_ssize_t i = 0; rc == 0 && i < count; i++) {
+        step here = {at, PyTuple_GET_ITEM(names, i), 0};
+        rc = look_up(e) < 0 ? -1 : put(e, fields[i], &here);
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        Py_DECREF(fields[i]);
+    return rc < 0 ? -1 : 1;
+}
+
+/* The layout of the value's class, or of the member that it is, if the message has it; NULL. */
+static layout *known_layout(const encoder *e, PyObject *value)
+{
+    for (uint8_t i = 0; i < e->layout_count; i++) {
+        layout *as = &e->layouts[i];
+        if (as->kind == KIND_MEMBER ? as->same == value
+                                    : Py_IS_TYPE(value, as->record.type) && vmh_record_is_current(&as->record))
+            return as;
+    }
+    return NULL;
+}
+
+/* Encodes a value of a class that the message has already. 0: it has to be packed, and nothing was encoded. */
+static int put_again(encoder *e, const layout *as, PyObject *value, const step *at)
+{
+    if (as->kind == KIND_FIELDS)
+        return put_fields(e, as, value, at);
+    if (put_reference(e, as) < 0)
+        return -1;
+    if (as->kind == KIND_MEMBER)
+        return 1;
+    Py_ssize_t count = PyTuple_GET_SIZE(value);
+    e->decoded += LIST_BYTES + (size_t)count * SLOT_BYTES;
+    return put_count(e, TAG_TUPLE, count) < 0 || put_tuple(e, value, count, at) < 0 ? -1 : 1;
+}
+
+/* The new layout of a value's class whose payload has fields of these names, or None; NULL: it has none, or -1 in `rc`
+ * with an exception. */
+static layout *add_layout(encoder *e, long kind, PyObject *names, PyObject *value, int *rc)
+{
+    bool fits = kind == KIND_FIELDS  ? PyTuple_CheckExact(names)
+                : kind == KIND_TUPLE ? PyTuple_Check(value)
+                                     : kind == KIND_MEMBER;
+    if (!fits || e->layout_count == LAYOUTS_MAX)
+        return NULL;
+    layout new = {.kind = (int)kind}, *as = NULL;
+    if (kind == KIND_MEMBER)
+        new.same = Py_NewRef(value);
+    else
+        *rc = vmh_record_describe(&new.record, Py_TYPE(value), kind == KIND_FIELDS ? names : NULL);
+    if (*rc > 0 && (as = new_layout(&e->layouts, &e->layout_count)) == NULL)
+        *rc = -1;
+    if (as != NULL) {
+        *as = new;
+        return as;
+    }
+    Py_XDECREF(new.same);
+    vmh_record_clear(&new.record);
+    return NULL;
+}
+
+static int put_head(encoder *e, enum tag tag, long kind, PyObject *detail, const step *at)
+{
+    uint8_t *to = room(e, 2);
+    if (to == NULL)
+        return -1;
+    to[0] = (uint8_t)tag;
     to[1] = (uint8_t)kind;
-    return put(e, PyTuple_GET_ITEM(packed, 1), at) < 0 ? -1 : put(e, PyTuple_GET_ITEM(packed, 2), at);
+    return put(e, detail, at);
+}
+
+/* Encodes the codec's result for a value: `packed` is (kind, detail, payload), and the names of the fields, or None, if
+ * further values of the class need not be packed. */
+static int put_packed(encoder *e, PyObject *packed, PyObject *value, const step *at)
+{
+    int overflow = 0, rc = 1;
+    long kind = -1;
+    Py_ssize_t size = PyTuple_CheckExact(packed) ? PyTuple_GET_SIZE(packed) : 0;
+    if ((size == 3 || size == 4) && PyLong_CheckExact(PyTuple_GET_ITEM(packed, 0)))
+        kind = PyLong_AsLongAndOverflow(PyTuple_GET_ITEM(packed, 0), &overflow);
+    if (kind < 0 || kind > UINT8_MAX)
+        return refuse(e, at, PyExc_ValueError, "packed as a `%s` that is no (kind, detail, payload)", packed);
+    PyObject *detail = PyTuple_GET_ITEM(packed, 1), *payload = PyTuple_GET_ITEM(packed, 2);
+    PyObject *names = size == 4 ? PyTuple_GET_ITEM(packed, 3) : NULL;
+    layout *as = names == NULL ? NULL : add_layout(e, kind, names, value, &rc);
+    if (rc < 0)
+        return -1;
+    if (as == NULL)
+        return put_head(e, TAG_KIND, kind, detail, at) < 0 ? -1 : put(e, payload, at);
+    return put_head(e, TAG_LAYOUT, kind, detail, at) < 0 || put(e, names, at) < 0 ? -1 : put(e, payload, at);
 }
 
 /* What an object of a kind takes, without its contents. */
@@ -676,6 +813,18 @@ static int put_kind(encoder *e, PyObject *value, const step *at)
 {
     if (e->depth == DEPTH_MAX)
         return refuse(e, at, PyExc_ValueError, "nested deeper than 200 levels, or holds itself (a `%s`)", value);
+    const layout *as = known_layout(e, value);
+    bool ours = e->ours;
+    if (as != NULL) {
+        e->ours = false; /* its fields stay with the value */
+        e->decoded += kind_bytes(Py_TYPE(value));
+        e->depth++;
+        int done = put_again(e, as, value, at);
+        e->depth--;
+        e->ours = ours;
+        if (done != 0)
+            return done < 0 ? -1 : 0;
+    }
     PyObject *packed = e->codec->pack == NULL ? Py_NewRef(Py_None) : PyObject_CallOneArg(e->codec->pack, value);
     int rc;
     if (packed == NULL) {
@@ -687,11 +836,10 @@ static int put_kind(encoder *e, PyObject *value, const step *at)
                     "datetime, Decimal, Fraction, UUID and paths (exact types; convert it first)",
                     value);
     } else {
-        bool ours = e->ours;
         e->ours = false; /* the packing function may have kept references to its contents */
         e->decoded += kind_bytes(Py_TYPE(value));
         e->depth++;
-        rc = put_packed(e, packed, at);
+        rc = put_packed(e, packed, value, at);
         e->depth--;
         e->ours = ours;
     }
@@ -780,6 +928,13 @@ static size_t max_decoded_bytes(vmh_vm *vm)
     return bytes > SIZE_MAX / DECODED_FACTOR ? SIZE_MAX : bytes * DECODED_FACTOR;
 }
 
+static int put_all(encoder *e, PyObject *value)
+{
+    int rc = put(e, value, NULL);
+    free_layouts(e->layouts, e->layout_count);
+    return rc;
+}
+
 int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, const vmh_codec *codec, vmh_vm *vm)
 {
     encoder e = {.blob = blob,
@@ -788,14 +943,14 @@ int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, const vmh
                  .vm = vm,
                  .max_bytes = max_message_bytes(vm),
                  .max_decoded = max_decoded_bytes(vm)};
-    return put(&e, value, NULL);
+    return put_all(&e, value);
 }
 
 int vmh_wire_encode_within(vmh_blob *blob, size_t max_bytes, PyObject *value, const char *what, const vmh_codec *codec,
                            vmh_vm *vm)
 {
     encoder e = {.blob = blob, .what = what, .codec = codec, .vm = vm, .max_bytes = max_bytes, .max_decoded = SIZE_MAX};
-    return put(&e, value, NULL);
+    return put_all(&e, value);
 }
 
 int vmh_wire_encode_away(vmh_blob *blob, PyObject *value, const char *what, const vmh_codec *codec, vmh_vm *vm)
@@ -809,7 +964,7 @@ int vmh_wire_encode_away(vmh_blob *blob, PyObject *value, const char *what, cons
                  .ours = true};
     if (vmh_handover_fits(value))
         return put_given(&e, value);
-    int rc = put(&e, value, NULL);
+    int rc = put_all(&e, value);
     Py_DECREF(value);
     return rc;
 }
@@ -823,6 +978,8 @@ typedef struct {
     bool in_key;         /* inside a dict's key or a set's item */
     bool refused;        /* the codec, or the hashing of a key, refused a value: the exception says why */
     PyObject *where_not; /* then: the path to that value from the one being read, as text; NULL: itself */
+    layout *layouts;     /* LAYOUTS_MAX of them; NULL: none yet */
+    uint8_t layout_count;
 } decoder;
 
 /* Extends the path to a refused value by `key` (NULL: `index`) of the current container. */
@@ -950,14 +1107,10 @@ static PyObject *get_set(decoder *d, Py_ssize_t count, bool frozen)
     return set;
 }
 
-/* Passes a kind's detail and payload to the codec. */
-static PyObject *get_kind(decoder *d)
+/* The codec's value of a kind; `payload` may be NULL, with an exception. */
+static PyObject *unpacked(decoder *d, int kind, PyObject *detail, PyObject *payload)
 {
-    const uint8_t *from = bite(d, 1);
-    if (from == NULL)
-        return NULL;
-    int kind = *from;
-    PyObject *detail = get(d), *payload = detail == NULL ? NULL : get(d), *value = NULL;
+    PyObject *value = NULL;
     if (payload != NULL && d->codec->unpack == NULL) {
         PyErr_Format(PyExc_ValueError, "values of kind %d cannot cross here", kind);
         note_refused(d);
@@ -973,8 +1126,111 @@ static PyObject *get_kind(decoder *d)
         d->refused = false;
         value = Py_NewRef(Py_None);
     }
+    return value;
+}
+
+/* Passes a kind's detail and payload to the codec. */
+static PyObject *get_kind(decoder *d)
+{
+    const uint8_t *from = bite(d, 1);
+    if (from == NULL)
+        return NULL;
+    int kind = *from;
+    PyObject *detail = get(d), *payload = detail == NULL ? NULL : get(d);
+    PyObject *value = detail == NULL ? NULL : unpacked(d, kind, detail, payload);
     Py_XDECREF(detail);
     Py_XDECREF(payload);
+    return value;
+}
+
+/* The first value of a layout, which the codec makes and checks. From it is learned how others are made. */
+static PyObject *get_layout(decoder *d)
+{
+    const uint8_t *from = bite(d, 1);
+    if (from == NULL || d->layout_count == LAYOUTS_MAX) {
+        if (from != NULL)
+            PyErr_SetString(PyExc_SystemError, "vmhost: a message has too many layouts");
+        return NULL;
+    }
+    int kind = *from;
+    PyObject *detail = get(d), *names = detail == NULL ? NULL : get(d), *payload = NULL, *value = NULL;
+    layout *as = names == NULL ? NULL : new_layout(&d->layouts, &d->layout_count);
+    if (as != NULL) {
+        as->kind = kind;
+        as->detail = Py_NewRef(detail);
+        as->names = Py_NewRef(names);
+        payload = get(d);
+        value = unpacked(d, kind, detail, payload);
+    }
+    int rc = 0;
+    if (value != NULL && kind == KIND_MEMBER && !d->in_key)
+        as->same = Py_NewRef(value);
+    else if (value != NULL && kind == KIND_TUPLE && PyTuple_Check(value))
+        rc = vmh_record_describe(&as->record, Py_TYPE(value), NULL);
+    else if (value != NULL && kind == KIND_FIELDS && PyTuple_CheckExact(names))
+        rc = vmh_record_describe(&as->record, Py_TYPE(value), names);
+    if (rc > 0 && kind == KIND_FIELDS && !vmh_record_holds(&as->record, value, payload))
+        vmh_record_clear(&as->record); /* made in another way */
+    if (rc < 0)
+        Py_CLEAR(value);
+    if (value != NULL && kind == KIND_MEMBER)
+        as->payload = Py_NewRef(payload);
+    Py_XDECREF(detail);
+    Py_XDECREF(names);
+    Py_XDECREF(payload);
+    return value;
+}
+
+/* A dataclass's value of the fields that follow. */
+static PyObject *get_fields(decoder *d, const layout *as)
+{
+    PyObject *fields[VMH_RECORD_FIELDS_MAX], *value = NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(as->names), done = 0;
+    while (done < count && (fields[done] = get(d)) != NULL)
+        done++;
+    if (done < count) {
+        note_step(d, PyTuple_GET_ITEM(as->names, done), 0);
+    } else if (!d->in_key && vmh_record_is_current(&as->record)) { /* making the fields may have changed the class */
+        value = vmh_record_make(&as->record, fields);
+    } else {
+        PyObject *payload = PyDict_New();
+        for (Py_ssize_t i = 0; payload != NULL && i < count; i++)
+            if (PyDict_SetItem(payload, PyTuple_GET_ITEM(as->names, i), fields[i]) < 0)
+                Py_CLEAR(payload);
+        value = unpacked(d, as->kind, as->detail, payload);
+        Py_XDECREF(payload);
+    }
+    while (done > 0)
+        Py_DECREF(fields[--done]);
+    return value;
+}
+
+/* A further value of a layout. */
+static PyObject *get_again(decoder *d)
+{
+    const uint8_t *from = bite(d, 1);
+    if (from == NULL || *from >= d->layout_count) {
+        if (from != NULL)
+            PyErr_SetString(PyExc_SystemError, "vmhost: a value on the wire has no layout");
+        return NULL;
+    }
+    const layout *as = &d->layouts[*from];
+    PyObject *payload, *value = NULL;
+    if (as->kind == KIND_MEMBER)
+        return as->same != NULL && !d->in_key ? Py_NewRef(as->same) : unpacked(d, as->kind, as->detail, as->payload);
+    if (as->kind == KIND_FIELDS && PyTuple_CheckExact(as->names)
+        && PyTuple_GET_SIZE(as->names) <= VMH_RECORD_FIELDS_MAX)
+        return get_fields(d, as);
+    if ((payload = get(d)) == NULL)
+        return NULL;
+    if (d->in_key || !vmh_record_is_current(&as->record) || !PyTuple_CheckExact(payload)) {
+        value = unpacked(d, as->kind, as->detail, payload);
+    } else {
+        PyObject *arguments = PyTuple_Pack(1, payload);
+        value = arguments == NULL ? NULL : PyTuple_Type.tp_new(as->record.type, arguments, NULL);
+        Py_XDECREF(arguments);
+    }
+    Py_DECREF(payload);
     return value;
 }
 
@@ -1192,6 +1448,8 @@ static PyObject *get(decoder *d)
     case TAG_SCALAR: return get_scalar(d);
     case TAG_PACKED: return get_packed(d);
     case TAG_KIND: return get_kind(d);
+    case TAG_LAYOUT: return get_layout(d);
+    case TAG_AGAIN: return get_again(d);
     }
     PyErr_Format(PyExc_SystemError, "vmhost: tag %d on the wire is unknown", (int)tag);
     return NULL;
@@ -1220,5 +1478,6 @@ PyObject *vmh_wire_decode(const vmh_blob *blob, const char *what, const vmh_code
     if (d.refused)
         raise_refused(what, d.where_not);
     Py_XDECREF(d.where_not);
+    free_layouts(d.layouts, d.layout_count);
     return value;
 }

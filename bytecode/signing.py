@@ -47,7 +47,7 @@ class SigningKey:
     def save(self, path, name=None):
         """Writes the private key to `path` (0600, never over an existing file) and the public one to `path` + `.pub`.
 
-        Each is whole and on the disk, or not there; the private one comes last. `name` is the key's name in trust
+        Each is whole and on the disk, or not there; the private one comes first. `name` is the key's name in trust
         stores; the file's stem if None. SigningError if either file exists.
         """
         from pathlib import Path  # here, because devices only check signatures
@@ -60,9 +60,9 @@ class SigningKey:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         line = format_public_key(name or path.stem, self.public)
-        if path.exists():
-            raise SigningError(f"{path}: is there already; choose another name, or remove it")
-        for target, content, mode in ((public, line.encode(), 0o644), (path, pem, 0o600)):
+        if public.exists():  # of another key
+            raise SigningError(f"{public}: is there already; choose another name, or remove it")
+        for target, content, mode in ((path, pem, 0o600), (public, line.encode(), 0o644)):
             try:
                 _write_new(target, content, mode)
             except FileExistsError as error:

@@ -1,13 +1,22 @@
-"""Two platforms that start together on one folder have the same keys."""
+"""Two platforms that start together on one folder have the same keys, and what a kill left half made is completed."""
 
 import contextlib
+import errno
+import os
 import threading
 import time
 
+import pytest
+from dulwich.repo import Repo
+
 from vmhost.access import Access
 from vmhost.bytecode import signing
-from vmhost.deployment.cloud import debugging, task_files
+from vmhost.bytecode.errors import SigningError
+from vmhost.deployment.cloud import debugging, key_files, task_files
 from vmhost.deployment.cloud.debugging import DebugRelay
+from vmhost.deployment.cloud.metadata import SignedMetadata
+from vmhost.deployment.cloud.platform import Platform
+from vmhost.deployment.errors import RefusedError
 from vmhost.stores import Database
 
 
@@ -79,3 +88,62 @@ def test_the_key_of_tickets_is_made_once(tmp_path, monkeypatch):
 
     first, second = _together(ticket, ticket)
     assert first == second == ticket()
+
+
+@pytest.mark.parametrize("left", ["nothing", "the private key", "a public key"])
+def test_a_key_of_which_a_kill_left_a_part_is_completed(tmp_path, left):
+    path, public = tmp_path / "key", tmp_path / "key.pub"
+    if left == "the private key":
+        signing.generate_key().save(path, "old")
+        before = path.read_bytes()
+        public.unlink()
+    elif left == "a public key":
+        public.write_text("the key of a platform that was killed\n")
+    for _ in range(2):
+        key_files.make(path, "new")
+        key = signing.load_key(path)
+        assert public.read_text() == signing.format_public_key("new", key.public)
+    assert left != "the private key" or path.read_bytes() == before
+    assert (path.stat().st_mode & 0o777, public.stat().st_mode & 0o777) == (0o600, 0o644)
+
+
+def test_a_key_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        with pytest.raises(SigningError, match="No space left"):
+            signing.generate_key().save(tmp_path / "key")
+    assert not list(tmp_path.iterdir())
+    signing.generate_key().save(tmp_path / "key")
+    signing.load_key(tmp_path / "key")
+
+
+def test_a_platform_that_is_half_made_is_made_again(tmp_path, monkeypatch):
+    class KilledError(BaseException):
+        pass
+
+    def killed(*arguments, **options):
+        raise KilledError
+
+    for where, what in ((SignedMetadata, "make"), (Access, "add_account"), (Access, "add_token")):
+        with monkeypatch.context() as context, pytest.raises(KilledError):
+            context.setattr(where, what, killed)
+            Platform.make(tmp_path / "cloud")
+        with pytest.raises(RefusedError, match="is half made|holds no platform"):
+            Platform(tmp_path / "cloud")
+    token = Platform.make(tmp_path / "cloud")
+    with pytest.raises(RefusedError, match="there is a platform already"):
+        Platform.make(tmp_path / "cloud")
+    with Platform(tmp_path / "cloud") as platform:
+        assert platform.access.identify(token).name == "admin"
+        for where, what in ((platform.metadata, "add_role"), (Repo, "init_bare"), (platform.access, "note")):
+            with monkeypatch.context() as context, pytest.raises(KilledError):
+                context.setattr(where, what, killed)
+                platform.add_repository("shop", "ann")
+        platform.add_repository("shop", "ann")
+        platform.open_repository("shop").close()
+        with pytest.raises(RefusedError, match="such a repository already"):
+            platform.add_repository("shop", "ann")
+        assert [each["who"] for each in platform.access.audit(subject="shop")] == ["ann"]

@@ -5,6 +5,7 @@ import fcntl
 from pathlib import Path
 
 from vmhost.bytecode import signing
+from vmhost.deployment.artifacts import replace_durably
 
 
 @contextlib.contextmanager
@@ -16,7 +17,11 @@ def turn(folder):
 
 
 def make(path, name):
-    """Makes a private key and its public one, unless it exists. A public key alone is what a killed process left."""
+    """Makes a private key and its public one, and completes what a killed process left."""
+    public = path.with_name(f"{path.name}.pub")
     if not path.exists():
-        path.with_name(f"{path.name}.pub").unlink(missing_ok=True)
+        public.unlink(missing_ok=True)
         signing.generate_key().save(path, name)
+    elif not public.exists():
+        replace_durably(public, signing.format_public_key(name, signing.load_key(path).public).encode())
+        public.chmod(0o644)

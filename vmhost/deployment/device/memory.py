@@ -42,8 +42,12 @@ class Memory:
             self.damaged = str(error)
         else:
             self.damaged = None
-        self._database.migrate("agent", _STEPS)
-        self.outbox = Outbox(self._database, max_bytes=4 << 20, clock=clock)
+        try:
+            self._database.migrate("agent", _STEPS)
+            self.outbox = Outbox(self._database, max_bytes=4 << 20, clock=clock)
+        except BaseException:
+            self._database.close()
+            raise
 
     def close(self):
         self._database.close()

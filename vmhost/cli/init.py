@@ -60,10 +60,21 @@ if __name__ == "__main__":
 }
 
 
+# Shipped tasks that may be copied: their files, the input among them, and data below the folder of tasks.
+EXAMPLES = {
+    "digits": (("task.yaml", "main.py", "model.json", "README.md", "image.json"), "image.json", ("data/digits.csv.gz",))
+}
+
+
 @click.command(short_help="Make a folder with a task that compiles and runs.")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="NAME")
+@click.option(
+    "--example",
+    type=click.Choice(list(EXAMPLES)),
+    help="Copy this shipped task with its data. digits: which digit does an image show?",
+)
 @failures.command
-def command(output, folder):
+def command(output, folder, example):
     """Create the folder NAME with a task of that name: task.yaml, main.py, an input and a test. Overwrites nothing."""
     name = folder.resolve().name
     rule = _rule_for_names()
@@ -73,23 +84,42 @@ def command(output, folder):
         raise failures.Failure(
             f"{folder}: is there already; nothing was written. Give another name, or remove it first"
         )
+    files, given = (_copied(example, name), EXAMPLES[example][1]) if example else (_made(name), "input.json")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path, text in FILES.items():
-            with open(folder / path, "x", encoding="utf-8") as file:
-                file.write(text.format(name=name, python="{}.{}".format(*sys.version_info)))
+        for path, data in files.items():
+            with open(folder / path, "xb") as file:
+                file.write(data)
     except OSError as error:
         raise failures.Failure(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
     bundle = f"{name}.vmb"
     commands = [
         shlex.join(["vmhost", "compile", str(folder), "-o", bundle]),
-        shlex.join(["vmhost", "run", bundle, "--allow-unsigned", "--input", str(folder / "input.json")]),
+        shlex.join(["vmhost", "run", bundle, "--allow-unsigned", "--input", str(folder / given)]),
     ]
-    output.document({"folder": str(folder), "files": list(FILES), "next": commands})
-    output.line(f"{folder}: a task with {', '.join(FILES)}. Next:")
+    output.document({"folder": str(folder), "files": list(files), "next": commands})
+    output.line(f"{folder}: a task with {', '.join(files)}. Next:")
     for line in commands:
         output.line(f"  {line}")
     return failures.DONE
+
+
+def _made(name):
+    """{path: bytes} of the task that is made where no example is asked for."""
+    python = "{}.{}".format(*sys.version_info)
+    return {path: text.format(name=name, python=python).encode() for path, text in FILES.items()}
+
+
+def _copied(example, name):
+    """{path: bytes} of the shipped task, called `name`."""
+    from vmhost.cli.demo import tasks_folder
+
+    tasks = tasks_folder(None)
+    files, _, data = EXAMPLES[example]
+    found = {path: (tasks / example / path).read_bytes() for path in files}
+    found |= {Path(path).name: (tasks / path).read_bytes() for path in data}
+    found["task.yaml"] = found["task.yaml"].replace(f"name: {example}\n".encode(), f"name: {name}\n".encode())
+    return found
 
 
 def _rule_for_names():

@@ -45,3 +45,16 @@ def test_a_name_that_no_task_can_have_and_a_place_that_cannot_be_written(vmhost,
     code, _, err = vmhost("init", "file/task")
     assert code == failures.WRONG_INPUT and "cannot be written: Not a directory" in err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_example_compiles_and_runs_as_printed(vmhost, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = vmhost("init", "numbers", "--example", "digits", "--json")
+    made = json.loads(out)
+    assert code == 0 and len(made["next"]) == 2
+    assert {path.name for path in (tmp_path / "numbers").iterdir()} == set(made["files"])
+    for line in made["next"]:
+        code, out, err = vmhost(*shlex.split(line)[1:])
+        assert code == 0, err
+    assert out == "0\n"
+    assert vmhost("init", "more", "--example", "nothing")[0] == failures.WRONG_INPUT

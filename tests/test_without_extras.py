@@ -2,16 +2,18 @@
 itself, and what needs an extra says in one line which."""
 
 import json
+import os
 import subprocess
 import sys
 
 import click
 import numpy
+import pytest
 from onnx import helper
 
 from tests.networks import graph
 from vmhost.cli import vmhost_command
-from vmhost.lines.exit_codes import DONE, HOST_FAILED, REFUSED
+from vmhost.lines.exit_codes import DONE, HOST_FAILED, REFUSED, WRONG_INPUT
 
 # Hides what the extras bring, then runs the command line once for each list of arguments on stdin.
 BARE = """
@@ -53,7 +55,7 @@ for arguments in json.load(sys.stdin):
 """
 
 
-def bare(folder, *commands):
+def bare(folder, *commands, environment=None):
     """What each of the command lines gave: exit code (or the traceback), stdout and stderr."""
     done = subprocess.run(
         [sys.executable, "-c", BARE],
@@ -61,6 +63,7 @@ def bare(folder, *commands):
         capture_output=True,
         text=True,
         cwd=folder,
+        env=environment,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
@@ -112,3 +115,27 @@ def test_what_needs_an_extra_names_it_in_one_line(tmp_path):
 def test_the_doctor_finds_nothing_wrong(tmp_path):
     [[code, out, err]] = bare(tmp_path, ["doctor", "--all"])
     assert "WRONG" not in out and code == DONE, out + err
+
+
+HERE = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
+PLACES = {
+    "as usual": HERE,
+    "no home": {name: value for name, value in HERE.items() if name != "HOME"},
+    "another language": HERE | {"LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "60 columns": HERE | {"COLUMNS": "60"},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_wrong_command_line_is_one_error_everywhere(tmp_path, place):
+    leaves = [path for path in paths(vmhost_command) if path and path[-1] not in ("bench", "record")]
+    asked = [[*path, "--no-such-option", *json_too] for path in leaves for json_too in ((), ("--json",))]
+    for arguments, (code, out, err) in zip(asked, bare(tmp_path, *asked, environment=PLACES[place])):
+        if "--json" in arguments:
+            error = json.loads(out)["error"]
+            assert code == error["exit_code"] == WRONG_INPUT and "No such option" in error["message"], arguments
+            assert not err, (arguments, err)
+        else:
+            assert code == WRONG_INPUT and not out, (arguments, code, out)
+            assert err.startswith("Usage: ") and err.count("Error: ") == 1 and "Traceback" not in err, (arguments, err)
+    assert not list(tmp_path.iterdir())

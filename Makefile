@@ -93,7 +93,7 @@ numpy-tests: build  ## NumPy's own tests with vmhost.engine.numpy in its place, 
 packages: build  ## packages' own tests in sealed VMs, beside plain Python (an hour; needs the network)
 	@$(PYTHON) -m tests.packages $(ARGS)
 
-executor-tests: build  ## CPython's own tests of executors with VMExecutor, held against what is filed (a minute)
+executor-tests: build  ## CPython's and loky's own tests of executors with VMExecutor, held against what is filed (a minute)
 	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance.executors --suite "$$suite" $(ARGS)
 
 conformance-image: build device-libraries  ## a part of them run by a device image's vmrun, held against the same results (minutes)

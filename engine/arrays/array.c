@@ -221,7 +221,7 @@ int array_require_writable(const array *self, const char *what)
 }
 
 /* ---- attributes */
-static PyObject *sizes_tuple(int rank, const int64_t *sizes)
+PyObject *array_sizes_tuple(int rank, const int64_t *sizes)
 {
     PyObject *tuple = PyTuple_New(rank);
     for (int i = 0; tuple != NULL && i < rank; i++) {
@@ -235,8 +235,8 @@ static PyObject *sizes_tuple(int rank, const int64_t *sizes)
 }
 
 #define SELF ((array *)self)
-static PyObject *get_shape(PyObject *self, void *closure) { return sizes_tuple(SELF->t.rank, SELF->t.shape); }
-static PyObject *get_strides(PyObject *self, void *closure) { return sizes_tuple(SELF->t.rank, SELF->t.strides); }
+static PyObject *get_shape(PyObject *self, void *closure) { return array_sizes_tuple(SELF->t.rank, SELF->t.shape); }
+static PyObject *get_strides(PyObject *self, void *closure) { return array_sizes_tuple(SELF->t.rank, SELF->t.strides); }
 static PyObject *get_ndim(PyObject *self, void *closure) { return PyLong_FromLong(SELF->t.rank); }
 static PyObject *get_size(PyObject *self, void *closure) { return PyLong_FromLongLong(SELF->size); }
 static PyObject *get_dtype(PyObject *self, void *closure) { return Py_NewRef(SELF->state->dtypes[SELF->t.dtype]); }

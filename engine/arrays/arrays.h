@@ -143,6 +143,7 @@ array *array_new_scalar(array_state *state, int dtype);
 char *array_data_at(const array *of, int64_t offset);
 /* A view; strides are in bytes, NULL: C order. Inherits the restrictions of `of`. */
 array *array_view_of(const array *of, int dtype, int rank, const int64_t *shape, const int64_t *strides, char *data);
+PyObject *array_sizes_tuple(int rank, const int64_t *sizes); /* a tuple of ints */
 /* Steals the reference to `buffer`, even on failure. */
 array *array_on_buffer(array_state *state, vme_buffer *buffer, int dtype, int rank, const int64_t *shape,
                        const int64_t *strides, char *data, int flags);

@@ -54,17 +54,7 @@ static PyObject *exact_sizes(PyObject *value)
 {
     int64_t sizes[VME_RANK_MAX];
     int count;
-    if (array_argument_shape(value, &count, sizes) < 0)
-        return NULL;
-    PyObject *tuple = PyTuple_New(count);
-    for (int i = 0; tuple != NULL && i < count; i++) {
-        PyObject *size = PyLong_FromLongLong(sizes[i]);
-        if (size == NULL)
-            Py_CLEAR(tuple);
-        else
-            PyTuple_SET_ITEM(tuple, i, size);
-    }
-    return tuple;
+    return array_argument_shape(value, &count, sizes) < 0 ? NULL : array_sizes_tuple(count, sizes);
 }
 
 /* The items of a tuple, each made exact. */

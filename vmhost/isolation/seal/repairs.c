@@ -147,7 +147,7 @@ static int wrapper_repair(PyTypeObject *type, const char *name, void *function)
     return rc;
 }
 
-void vmh_repairs_slots(void)
+static void repair_slots(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     PyTypeObject *stop = (PyTypeObject *)PyExc_StopIteration;
@@ -166,10 +166,49 @@ void vmh_repairs_slots(void)
     pthread_mutex_unlock(&lock);
 }
 
+/* Classes of the calling interpreter that inherited the slot before it was replaced: CPython compares slots. */
+static int subclasses_repair(PyTypeObject *type)
+{
+    PyObject *all = PyObject_CallMethod((PyObject *)&PyType_Type, "__subclasses__", "O", type);
+    int rc = all == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; rc == 0 && i < PyList_GET_SIZE(all); i++) {
+        PyTypeObject *one = (PyTypeObject *)PyList_GET_ITEM(all, i);
+        if (one->tp_new == atomic_load(&stop_new))
+            one->tp_new = stop_new_repaired;
+        rc = subclasses_repair(one);
+    }
+    Py_XDECREF(all);
+    return rc;
+}
+
+int vmh_repairs_host(void)
+{
+    PyTypeObject *stop = (PyTypeObject *)PyExc_StopIteration;
+    repair_slots();
+    PyObject *dict = PyType_GetDict(stop), *bases = PyType_GetDict((PyTypeObject *)PyExc_BaseException), *made = NULL;
+    int rc = dict == NULL || bases == NULL ? -1 : PyDict_ContainsString(dict, "__new__");
+    if (rc == 0) { /* StopIteration has inherited it with the slot, and now needs one of its own, of the same kind */
+        PyObject *inherited = vmh_dict_get(bases, "__new__"); /* borrowed */
+        rc = -1;
+        if (inherited != NULL && PyCFunction_CheckExact(inherited))
+            made = PyCFunction_New(((PyCFunctionObject *)inherited)->m_ml, (PyObject *)stop);
+        else if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_SystemError, "StopIteration.__new__ cannot be repaired in this Python");
+        if (made != NULL && PyDict_SetItemString(dict, "__new__", made) == 0) {
+            PyType_Modified(stop);
+            rc = subclasses_repair(stop);
+        }
+    }
+    Py_XDECREF(made);
+    Py_XDECREF(dict);
+    Py_XDECREF(bases);
+    return rc < 0 ? -1 : 0;
+}
+
 int vmh_repairs_make(void)
 {
     PyTypeObject *stop = (PyTypeObject *)PyExc_StopIteration;
-    vmh_repairs_slots();
+    repair_slots();
     if (wrapper_repair(&PySuper_Type, "__init__", (void *)super_init_repaired) < 0
         || wrapper_repair(stop, "__init__", (void *)stop_init_repaired) < 0)
         return -1;

@@ -254,8 +254,7 @@ static PyObject *module_run(const char *name, PyObject *code)
 int vmh_seal_prepare(void)
 {
     locals_slots();
-    vmh_repairs_slots();
-    return vmh_super_gate() < 0 || vmh_function_gate() < 0 ? -1 : 0;
+    return vmh_repairs_host() < 0 || vmh_super_gate() < 0 || vmh_function_gate() < 0 ? -1 : 0;
 }
 
 int vmh_seal_boot(vmh_vm *vm, PyObject *native)

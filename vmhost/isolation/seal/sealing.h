@@ -225,8 +225,8 @@ int vmh_environ_fill(vmh_seal *seal);
 /* repairs.c: fixes builtin types with which plain Python crashes the interpreter. In the calling interpreter, before a
  * task's code runs; -1: error set. */
 int vmh_repairs_make(void);
-/* The part of it that all interpreters share: the slots of the types. */
-void vmh_repairs_slots(void);
+/* The slots of the types, which all interpreters share; and what the host's interpreter needs to be as before. */
+int vmh_repairs_host(void);
 
 /* importer.c: the native module `name` is loaded from the file `path`, not from CPython's folders. Both strings are
  * kept. Before the first VM. */

@@ -25,6 +25,11 @@ add_module_names = False
 
 html_theme = "furo"
 html_title = "vmhost"
+html_logo = html_favicon = "pictures/logo.svg"
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#2b6cb0", "color-brand-content": "#2b6cb0"},
+    "dark_css_variables": {"color-brand-primary": "#63a4e8", "color-brand-content": "#63a4e8"},
+}
 html_static_path = []
 html_show_sphinx = False
 pygments_style = "friendly"

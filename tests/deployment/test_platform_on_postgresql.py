@@ -440,3 +440,30 @@ def test_a_device_that_asks_to_join_there(cluster, tmp_path):
         platform.joins.refuse("a", asking["code"], "admin")
         platform.joins.approve("a", asking["code"], "admin")
         assert platform.enrol(platform.access.identify(token), "a", SECRET) and check(platform, "a") is None
+
+
+@stress
+def test_a_step_that_another_process_ended_meanwhile_is_not_ended_again(two, monkeypatch):
+    first, second = two
+    add_version(first, TASK, "1")
+    first.releases.announce()
+    steps = [{"count": 1, "min_reports": 1}, {"count": 2, "min_reports": 1, "start": "manual"}, {"percent": 100}]
+    release = first.releases.start(TASK, "1", Plan.of({"steps": steps}), "ann", "")
+    second.releases.refresh()
+    change, acts = first.releases.change, ["halt"]
+
+    def changed():
+        if acts:
+            acts_now = acts.pop()
+            second.releases.act(release.id, acts_now, "ann", "")
+        return change()
+
+    first.releases.refresh()
+    monkeypatch.setattr(first.releases, "refresh", lambda: None)
+    monkeypatch.setattr(first.releases, "change", changed)
+    release.of_step(0).proven = 1  # as the first process believes
+    first.releases.tick()
+    with first.database.reader() as connection:
+        rows = connection.execute("SELECT state, step FROM deploy_releases").fetchall()
+    assert [tuple(row) for row in rows] == [("halted", 0)]
+    assert [each["event"] for each in first.releases.history(TASK)].count("next") == 0

@@ -484,3 +484,20 @@ def test_control_cohorts_that_cannot_be_are_refused():
     ):
         with pytest.raises(RefusedError, match=message):
             Plan.of(plain)
+
+
+def test_a_device_that_reports_while_the_silent_are_looked_for_is_not_silent(platform, clock, monkeypatch):
+    release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 9}], "silence": "1 h"})
+    gets(platform, "a")
+    platform.releases.report("a", release.id, "taken")
+    clock.now_s += 3601
+    change, reports = platform.releases.change, ["proven"]
+
+    def changed():
+        if reports:
+            platform.releases.report("a", release.id, reports.pop())
+        return change()
+
+    monkeypatch.setattr(platform.releases, "change", changed)
+    platform.releases.tick()
+    assert (release.counts.silent, release.counts.proven) == (0, 1)

@@ -197,7 +197,8 @@ class Releases:
 
     @contextlib.contextmanager
     def change(self):
-        """A transaction; if it fails, the cache is read from the database again."""
+        """A transaction; if it fails, the cache is read from the database again. Within it, look releases up anew: the
+        cache may have been read again when it began."""
         with self.database.lock:
             self._depth += 1
             try:
@@ -456,13 +457,13 @@ class Releases:
         """Takes a device's report on a release. A state that cannot follow the known one is late and dropped.
         `counted`: the calls that the device decided by, as plain data; `proven` outside of the release's bounds counts
         as failed."""
-        release = self.releases.get(identity)
-        if release is None or state not in states.DEVICE:
-            return False
-        if state == "proven" and (calls := _counted(counted)) is not None:
-            if (outside := why_outside(release.plan.proof, calls, complete=True)) is not None:
-                state, reason = "failed", f"the device says that it is proven, but {outside}"
         with self.change() as connection:
+            release = self.releases.get(identity)
+            if release is None or state not in states.DEVICE:
+                return False
+            if state == "proven" and (calls := _counted(counted)) is not None:
+                if (outside := why_outside(release.plan.proof, calls, complete=True)) is not None:
+                    state, reason = "failed", f"the device says that it is proven, but {outside}"
             row = connection.execute(
                 "SELECT step, state FROM deploy_assignments WHERE device = ? AND release = ?", (device, identity)
             ).fetchone()
@@ -474,10 +475,10 @@ class Releases:
 
     def count_calls(self, device, task, identity, calls, failures):
         """Takes a device's counts of calls and failures of its current release, since its process began."""
-        release = self.releases.get(identity)
-        if release is None or release.task != task or not 0 <= failures <= calls <= _MAX_CALLS:
-            return
         with self.change() as connection:
+            release = self.releases.get(identity)
+            if release is None or release.task != task or not 0 <= failures <= calls <= _MAX_CALLS:
+                return
             known = connection.execute(
                 "SELECT release, calls, failures FROM deploy_health WHERE device = ? AND task = ?", (device, task)
             ).fetchone()
@@ -549,22 +550,26 @@ class Releases:
                 continue
             if release.counts.taken or release.counts.running:
                 self._find_silent(release, now_ms)
-            if release.state in ("running", "done"):
-                with self.change() as connection:
-                    self._judge(connection, release)
+            with self.change() as connection:
+                self._judge(connection, self.releases[release.id])
 
     def _find_silent(self, release, now_ms):
         taken_ms = now_ms - release.plan.silence_s * 1000
         running_ms = taken_ms - release.plan.proof["within_s"] * 1000
-        with self.database.reader() as connection:
-            silent = connection.execute(
+
+        def found(connection):
+            return connection.execute(
                 "SELECT device, step, state FROM deploy_assignments WHERE release = ? AND "
                 "(state = 'taken' AND since_ms < ? OR state = 'running' AND since_ms < ?) LIMIT 10000",
                 (release.id, taken_ms, running_ms),
             ).fetchall()
+
+        with self.database.reader() as connection:
+            silent = found(connection)
         if silent:
             with self.change() as connection:
-                for device, step, state in silent:
+                release = self.releases[release.id]
+                for device, step, state in found(connection):  # some may have reported meanwhile
                     reason = f"{state}, then silent for {release.plan.silence_s:g} s"
                     self._set_state(connection, release, device, step, state, "silent", reason)
 

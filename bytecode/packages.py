@@ -8,9 +8,11 @@ the same bundle on any machine.
 uv or pip resolves and installs, whichever is there; indexes, proxies and credentials are theirs.
 """
 
+import csv
 import fcntl
 import hashlib
 import importlib.metadata
+import io
 import json
 import os
 import re
@@ -43,8 +45,9 @@ _CERTIFICATES = (
     "no known authority has signed the index's certificate, as behind a company's proxy: set UV_SYSTEM_CERTS=true so"
     " that uv uses this machine's certificates, or SSL_CERT_FILE (uv) or PIP_CERT (pip) to a file that has it"
 )
+_OF_INSTALLERS = {"INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json"}
 _TESTS = {"test", "tests", "testing"}
-_METADATA = {"METADATA", "entry_points.txt"}
+_METADATA = {"METADATA", "RECORD", "entry_points.txt", "top_level.txt"}
 
 
 @dataclass(frozen=True)
@@ -205,12 +208,32 @@ def _brings(distribution, top_level):
 
 
 def files_of(package, folder):
-    """The Package's files for a bundle: path to bytes. Of METADATA, only the headers."""
+    """The Package's files for a bundle: path to bytes. Of METADATA, only the headers; of RECORD, what is the same on
+    all machines."""
     contents = {}
     for path in package.files:
         data = (Path(folder) / path).read_bytes()
-        contents[path] = data.partition(b"\n\n")[0] + b"\n" if path.endswith(".dist-info/METADATA") else data
+        if path.endswith(".dist-info/METADATA"):
+            data = data.partition(b"\n\n")[0] + b"\n"
+        elif path.endswith(".dist-info/RECORD"):
+            data = _portable_record(data)
+        contents[path] = data
     return contents
+
+
+def _portable_record(data):
+    """The lines of a RECORD without what installers add: commands, their own notes, compiled files."""
+    rows = csv.reader(io.StringIO(data.decode(errors="replace")))
+    kept = io.StringIO()
+    csv.writer(kept, lineterminator="\n").writerows(sorted(row for row in rows if row and _is_of_wheel(row[0])))
+    return kept.getvalue().encode()
+
+
+def _is_of_wheel(path):
+    parts = PurePosixPath(path).parts
+    if ".." in parts or parts[0] == "bin" or path.startswith("/") or "__pycache__" in parts:
+        return False
+    return not parts[0].endswith(".dist-info") or parts[-1] not in _OF_INSTALLERS
 
 
 def _comes_along(path):

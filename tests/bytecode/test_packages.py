@@ -3,6 +3,7 @@
 The packages are wheels that the tests write; uv finds them in a folder, and no index is asked.
 """
 
+import importlib.metadata
 import os
 import threading
 
@@ -13,7 +14,7 @@ from tests.wheels import folder_of_wheels, write_wheel
 from vmhost.bytecode import recording
 from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.errors import CompileError, TaskSpecError
-from vmhost.bytecode.packages import LOCK_NAME, WITH_LOCK_NAME, Requirements, lock, lock_of
+from vmhost.bytecode.packages import LOCK_NAME, WITH_LOCK_NAME, Package, Requirements, files_of, lock, lock_of
 from vmhost.bytecode.spec import read_task
 
 
@@ -82,8 +83,7 @@ def test_a_package_and_what_it_needs_come_along(wheels, task):
     assert set(compiled.modules) == {"main", "tales", "tales.told", "words"}
     assert set(compiled.files) == {
         "tales/end.txt",
-        "tall_tales-1.2.dist-info/METADATA",
-        "words-2.0.dist-info/METADATA",
+        *(f"{name}.dist-info/{file}" for name in ("tall_tales-1.2", "words-2.0") for file in ("METADATA", "RECORD")),
     }
     assert b"A long description" not in compiled.files["words-2.0.dist-info/METADATA"]
     assert [
@@ -375,6 +375,7 @@ def test_two_compilers_at_once_install_once(wheels, task):
 
 
 WRITER = """
+import importlib.metadata
 import os
 if "SEEN" in os.environ:
     with open(os.environ["SEEN"], "a") as seen:
@@ -464,3 +465,80 @@ def test_a_folder_that_can_not_be_written_has_its_texts_all_the_same(wheels, tas
     [warning] = compiled.warnings
     assert "recorded.json: can't be written: Read-only file system" in str(warning)
     assert call(compiled) == [2, 3, "arrays True, ctypes True"]
+
+
+def test_what_is_installed_is_listed_as_in_plain_python(wheels, task):
+    write_wheel(
+        wheels,
+        "tall-tales",
+        "1.0",
+        {"tales/__init__.py": "", "tales/told.py": "", "tales/end.txt": "end", "tellers.py": ""},
+    )
+    main = (
+        "import tales\n"
+        "from importlib.metadata import distribution, packages_distributions\n"
+        "def run(value):\n"
+        "    files = distribution('tall-tales').files\n"
+        "    end = next(each for each in files if each.name == 'end.txt')\n"
+        "    rows = [[str(each), each.size, each.hash and each.hash.value] for each in files]\n"
+        "    return [rows, end.read_text(), end.locate().read_bytes(), packages_distributions()]\n"
+    )
+    folder = task(main, ["tall-tales"])
+    compiled = compile_task(folder)
+    rows, end, data, packages = call(compiled)
+    [site] = (folder.parent / "cache").glob("vmhost/packages/*/site-packages")
+    [there] = importlib.metadata.distributions(path=[str(site)])
+    notes = {"INSTALLER", "REQUESTED", "uv_cache.json"}
+    plain = [[str(each), each.size, each.hash and each.hash.value] for each in there.files if each.name not in notes]
+    assert rows == sorted(plain)
+    assert {"tales/told.py", "tellers.py"} < {path for path, _, _ in rows}, "sources are listed, though compiled"
+    assert (end, data) == ("end", b"end")
+    assert packages == {"tales": ["tall-tales"], "tellers": ["tall-tales"]}
+
+
+def test_a_record_is_the_same_whoever_installed(tmp_path):
+    rows = "pkg/__init__.py,sha256=abc,3\n../../bin/tool,sha256=x,9\nbin/tool,sha256=x,9\n"
+    rows += "pkg-1.0.dist-info/INSTALLER,sha256=x,2\npkg/__pycache__/__init__.cpython-314.pyc,,\n"
+    rows += 'pkg-1.0.dist-info/RECORD,,\n"pkg/a,b.txt",sha256=abc,3\n'
+    folder = tmp_path / "pkg-1.0.dist-info"
+    folder.mkdir()
+    (folder / "RECORD").write_text(rows)
+    package = Package("pkg", "1.0", "MIT", ("pkg",), ("pkg-1.0.dist-info/RECORD",), ())
+    assert files_of(package, tmp_path)["pkg-1.0.dist-info/RECORD"].decode() == (
+        'pkg-1.0.dist-info/RECORD,,\npkg/__init__.py,sha256=abc,3\n"pkg/a,b.txt",sha256=abc,3\n'
+    )
+
+
+def test_files_of_packages_are_paths(wheels, task):
+    """pycountry gives `open` the text of a path, networkx gives the path itself to gzip."""
+    write_wheel(
+        wheels,
+        "atlas",
+        "1.0",
+        {"atlas/__init__.py": "", "atlas/north.txt": "ice", **{f"atlas/maps/{n}.txt": str(n) for n in range(99)}},
+    )
+    main = (
+        "import importlib.resources, os\n"
+        "def run(value):\n"
+        "    folder = importlib.resources.files('atlas')\n"
+        "    path = folder / 'north.txt'\n"
+        "    said = [open(str(path)).read(), open(path, 'rb').read(), os.path.exists(path)]\n"
+        "    said.append(os.path.getsize(str(path)))\n"
+        "    said += [open(os.path.join(str(folder), 'north.txt')).read(), path.read_text(), folder.is_dir()]\n"
+        "    said += [sorted(each.name for each in folder.iterdir())]\n"
+        "    said.append((folder / 'maps' / '7.txt').read_text())\n"
+        "    with importlib.resources.as_file(path) as there:\n        said.append(there.suffix)\n"
+        "    with importlib.resources.path('atlas', 'north.txt') as there:\n        said.append(str(there))\n"
+        "    for gone in ('atlas/south.txt', 'atlas/maps/100.txt'):\n"
+        "        try:\n            open(gone)\n"
+        "        except FileNotFoundError as error:\n            said.append(str(error))\n"
+        "    return said\n"
+    )
+    said = call(compile_task(task(main, ["atlas"])))
+    advice = "for a file of this machine, give its absolute path"
+    assert said == [
+        *("ice", b"ice", True, 3, "ice", "ice", True, ["maps", "north.txt"], "7", ".txt", "atlas/north.txt"),
+        f"[Errno 2] no such file in the bundle (atlas has atlas/north.txt); {advice}: 'atlas/south.txt'",
+        "[Errno 2] no such file in the bundle (atlas/maps has atlas/maps/0.txt, atlas/maps/1.txt, atlas/maps/10.txt,"
+        f" atlas/maps/11.txt, atlas/maps/12.txt and 94 more files); {advice}: 'atlas/maps/100.txt'",
+    ]

@@ -216,7 +216,7 @@ def test_a_name_with_a_nul_is_no_name(task):
 
 
 def test_a_missing_file_says_what_there_is(task):
-    with pytest.raises(vmhost.TaskError, match="FileNotFoundError.*files: data/lines.txt, other.bin.*data/none.txt"):
+    with pytest.raises(vmhost.TaskError, match="FileNotFoundError.*data has data/lines.txt.*data/none.txt"):
         task("missing_file")
 
 

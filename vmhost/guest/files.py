@@ -14,6 +14,8 @@ except ModuleNotFoundError:  # plain Python: a task's own tests
     from vmhost.guest.testing import file as _file
     from vmhost.guest.testing import files as names
 
+_SHOWN = 5  # files in an error
+
 __all__ = ["names", "open", "read_bytes", "read_text"]
 
 
@@ -34,16 +36,25 @@ def _inside(path):
 
 
 def read_bytes(path):
-    """The bytes of a file of the bundle. FileNotFoundError lists the existing files."""
-    data = _file(_inside(path))
+    """The bytes of a file of the bundle. FileNotFoundError names files of the same folder."""
+    inside = _inside(path)
+    data = _file(inside)
     if data is None:
-        folder = _inside(path) + "/"
-        if any(name.startswith(folder) for name in names()):
+        if any(name.startswith(f"{inside}/") for name in names()):
             raise IsADirectoryError(21, "Is a directory", str(path))
-        there = ", ".join(names()) or "none"
-        text = f"no such file in the bundle (files: {there}); for a file of this machine, give its absolute path"
+        text = f"no such file in the bundle ({_beside(inside)}); for a file of this machine, give its absolute path"
         raise FileNotFoundError(2, text, str(path))
     return data
+
+
+def _beside(path):
+    """The files in the folder of a path that is not there, in words; if there are none, those of the bundle."""
+    folder = path.rpartition("/")[0]
+    there = [name for name in names() if name.rpartition("/")[0] == folder]
+    where = f"{folder or 'its top folder'} has" if there else "it has"
+    there = there or list(names())
+    more = f" and {len(there) - _SHOWN} more files" if len(there) > _SHOWN else ""
+    return f"{where} {', '.join(there[:_SHOWN]) or 'no files'}{more}"
 
 
 def read_text(path, encoding="utf-8", errors="strict"):
@@ -77,15 +88,16 @@ def open_file(file, mode="r", buffering=-1, encoding=None, errors=None, newline=
 
 
 class BundleReader:
-    """importlib.resources.files(module): the files below a package's folder, or next to a plain module."""
+    """importlib.resources.files(module): the files below a package's folder, or next to a plain module. They are paths
+    that open(), os and pathlib read from the bundle."""
 
     def __init__(self, folder):
         self._folder = folder
 
     def files(self):
-        from vmhost.guest.traversable import BundlePath
+        from pathlib import Path
 
-        return BundlePath(self._folder)
+        return Path(self._folder)
 
     def open_resource(self, resource):
         return io.BytesIO(read_bytes(_join(self._folder, resource)))

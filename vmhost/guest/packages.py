@@ -1,6 +1,8 @@
 """importlib.metadata for the packages in the task's bundle."""
 
-from importlib.metadata import Distribution, Prepared
+import csv
+import pathlib
+from importlib.metadata import Distribution, FileHash, PackagePath, Prepared
 
 from vmhost.guest import files
 
@@ -16,9 +18,18 @@ class BundledDistribution(Distribution):
         return files.read_text(path) if path in files.names() else None
 
     def locate_file(self, path):
-        from vmhost.guest.traversable import BundlePath
+        return pathlib.Path(path)
 
-        return BundlePath(str(path))
+    @property
+    def files(self):
+        """As installed, with the sources, which the bundle has compiled."""
+        record = self.read_text("RECORD")
+        return None if record is None else [self._made(*row) for row in csv.reader(record.splitlines())]
+
+    def _made(self, name, digest, size):
+        path = PackagePath(name)
+        path.hash, path.size, path.dist = FileHash(digest) if digest else None, int(size) if size else None, self
+        return path
 
 
 def distributions(name=None):

@@ -11,6 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as families
 
 import vmhost
+from tests.batches import each
 from tests.hosts import bundle
 from vmhost.guest import metrics as plain_metrics
 from vmhost.operations import metrics
@@ -131,6 +132,27 @@ def test_a_version_counts_anew_and_a_name_has_one_kind():
         text = metrics.exposition(running.statistics())
     kinds = {family.name: family.type for family in families(text)}
     assert kinds["made"] == "counter", "of two tasks that differ, that with more calls"
+    assert "vmhost_task_metrics_left_out 1" in text
+
+
+@each(
+    ("first", "second"),
+    [
+        ("histogram('price').observe(1)", "counter('price_count').add()"),
+        ("counter('price_count').add()", "histogram('price').observe(1)"),
+        ("histogram('price').observe(1)", "gauge('price_sum').set(1)"),
+        ("histogram('price').observe(1)", "histogram('price_bucket').observe(1)"),
+        ("counter('price').add()", "gauge('price_total').set(1)"),
+        ("gauge('price_total').set(1)", "counter('price').add()"),
+    ],
+)
+def test_a_metric_whose_samples_have_another_s_name_is_omitted_and_counted(first, second):
+    source = f"from vmhost.guest import metrics\ndef run(value):\n    metrics.{first}\n    metrics.{second}\n"
+    with host() as running:
+        running.load(bundle(source))(None)
+        text = metrics.exposition(running.statistics(), metrics.OPENMETRICS)
+    shown = [family.name for family in openmetrics_families(text) if family.name.startswith("price")]
+    assert len(shown) == 1, "the parser refuses names that clash"
     assert "vmhost_task_metrics_left_out 1" in text
 
 

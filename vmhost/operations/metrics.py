@@ -17,7 +17,7 @@ from vmhost.statistics import KINDS, VersionNumbers, bucket_end_s, filled, reach
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 MAX_OWN_SERIES = 5000  # of metrics by tasks, all tasks together
-_PARTS = ("_bucket", "_sum", "_count")  # suffixes of a histogram's samples
+_SUFFIXES = {"counter": ("", "_total"), "gauge": ("",), "histogram": ("", "_bucket", "_sum", "_count")}  # of samples
 MAX_VERSIONS = 1000
 
 # Every second power of two from 16 us to 275 s. Buckets of isolation/lanes/histogram.h end there, so counts are exact.
@@ -205,14 +205,21 @@ def _tasks(text, vms, versions):
 
 
 def _own(text, versions):
-    """Metrics defined by tasks. A family has one kind: where tasks differ, that of the task with most calls."""
-    families, left_out, series = {}, sum(version.left_out for version in versions), 0
+    """Metrics defined by tasks. A family has one kind: where tasks differ, that of the task with most calls. No sample
+    of a family has the name of another one's, such as those of a histogram `price` and a gauge `price_count`."""
+    families, left_out, series, taken = {}, sum(version.left_out for version in versions), 0, set()
     for version in versions:
         seen = set()
         for metric in version.metrics:
             name = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
-            family = families.setdefault(name, (metric.kind, metric.bounds, metric.help, []))
-            key = (name, metric.labels)
+            if name not in families:
+                samples = {name + suffix for suffix in _SUFFIXES[metric.kind]}
+                if samples & taken:
+                    left_out += 1
+                    continue
+                taken |= samples
+                families[name] = metric.kind, metric.bounds, metric.help, []
+            family, key = families[name], (name, metric.labels)
             if (metric.kind, metric.bounds) != family[:2] or key in seen or series >= MAX_OWN_SERIES:
                 left_out += 1
                 continue
@@ -221,13 +228,9 @@ def _own(text, versions):
             own = "".join(f',{label}="{_escaped(value)}"' for label, value in metric.labels)
             label = _version_labels(version.name, version.version) + own
             family[3].append((label, metric))
-    text.family(
-        "vmhost_task_metrics_left_out", "gauge", "Series of tasks left out, as there are too many.", [("", left_out)]
-    )
-    names = {name: kind for name, (kind, *_) in families.items()}
+    left = "Series of tasks left out: there are too many, or the names of their samples are those of others."
+    text.family("vmhost_task_metrics_left_out", "gauge", left, [("", left_out)])
     for name, (kind, bounds, help_text, found) in families.items():
-        if kind != "histogram" and any(names.get(name.removesuffix(part)) == "histogram" for part in _PARTS):
-            continue  # its samples would collide with those of the other family
         help_text = help_text.replace("\\", r"\\") or "Counted by the task."
         if kind == "histogram":
             text.own_histogram(name, help_text, bounds, found)

@@ -6,7 +6,8 @@ never run in a VM (under `if TYPE_CHECKING:` and `if __name__ == "__main__":`). 
 - an error where the task's own code imports it unguarded at the top of a module;
 - a warning where that import is in an `if`, a loop or a function of the task: it may never run;
 - ignored where the program handles it (`try: import x` with `except ImportError`,
-  `contextlib.suppress(ImportError)`), and in installed packages, which import much that never runs.
+  `contextlib.suppress(ImportError)`), and in installed packages, which import much that never runs;
+- replaced in an installed package that imports a module of inert.py unguarded at its top: most never use it.
 
 Imports by computed names (`import_module(f"pkg.x{n}")`) bring the modules that fit the constant beginning of the name,
 and what a package's texts name ("pkg.part:name"). If a package's computed name shows nothing, its own folder comes
@@ -23,13 +24,14 @@ import importlib.metadata
 import re
 import sys
 import tokenize
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from .computed_names import ANYTHING, ModuleNames, fixed_package, matcher
 from .conditions import catches_import_error, known_test, plain_name, suppresses_import_error
 from .errors import CompileError, Diagnostic
+from .inert import binding, modules_of
 from .offered import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered_modules
 from .relocation import gives_a_place
 from .source import parse
@@ -108,12 +110,15 @@ class Absent:
 @dataclass(frozen=True)
 class Closure:
     """`sources` maps dotted names to Source; `errors` and `warnings` are sorted tuples of Diagnostic; `absent` is a
-    tuple of Absent, sorted by name."""
+    tuple of Absent, sorted by name; `inert` has the modules that are replaced by inert ones where packages import them,
+    and `replaced` the places of these imports: {path: lines}."""
 
     sources: dict
     errors: tuple
     warnings: tuple
     absent: tuple = ()
+    inert: tuple = ()
+    replaced: dict = field(default_factory=dict)
 
 
 def close_over_folder(folder, entry, packages=None, also=(), named=None):
@@ -185,7 +190,19 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
     if closure.errors or failure is not None:
         raise CompileError(closure.errors or [failure])
     gaps = search.gaps or {}
-    filled = {name: replace(closure.sources[name], text=_fill(closure.sources[name], gaps[name], gap)) for name in gaps}
+
+    def bind(source):
+        def bound(node, alias, message):
+            name = alias.asname or (alias.name.partition(".")[0] if isinstance(node, ast.Import) else alias.name)
+            return f"{name} = {gap}(__name__, {f'{source.path}:{node.lineno}: {message}'!r})"
+
+        return bound
+
+    filled = {
+        name: replace(source, text=_fill(source, gaps[name], bind(source)))
+        for name, source in closure.sources.items()
+        if name in gaps
+    }
     return replace(closure, sources=closure.sources | filled)
 
 
@@ -197,9 +214,9 @@ def _can_have_gaps(source, node):
     return encoding == "utf-8" and (not after or after.startswith(b"#"))
 
 
-def _fill(source, gaps, gap):
-    """The text of `source` with gaps: triples of an import, its impossible alias (None: all of them), and the
-    reason."""
+def _fill(source, gaps, bind):
+    """The text of `source` with gaps: triples of an import, its impossible alias (None: all of them), and what
+    `bind(import, alias, …)` needs to give the statement that stands for it."""
     bad = {}
     for node, alias, message in gaps:
         for name in node.names if alias is None else [alias]:
@@ -214,10 +231,7 @@ def _fill(source, gaps, gap):
                     ast.Import(good) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, good, node.level)
                 )
             )
-        for alias, message in reasons.items():
-            name = alias.asname or (alias.name.partition(".")[0] if isinstance(node, ast.Import) else alias.name)
-            if name != "*":
-                parts.append(f"{name} = {gap}(__name__, {f'{source.path}:{node.lineno}: {message}'!r})")
+        parts += [bind(node, alias, message) for alias, message in reasons.items() if alias.name != "*"]
         first, last = node.lineno - 1, node.end_lineno - 1
         text = "; ".join(parts or ["pass"]).encode() + b"\n" * (last - first)
         lines[first : last + 1] = [lines[first][: node.col_offset] + text + lines[last][node.end_col_offset :]]
@@ -244,6 +258,7 @@ class _Search:
         self.absent = {}  # dotted name -> Absent
         self.uses = {}  # module -> the imports that its own import always runs: {dotted name: (file, line)}
         self._outer = None  # the search that started this one
+        self.inert, self.replaced = set(), {}  # the inert modules; module -> triples for _fill
         self._computed = {}  # top-level package -> (file, line) of an import by a name that shows nothing
         self._packages = {}  # installed module -> what is wrong with it, or None
         self._native_part = native_part
@@ -278,11 +293,20 @@ class _Search:
         if self._outer is None:
             self._report_left_out()
         sources = {name: self.sources[name] for name in sorted(self.sources)}
+        replaced = {}
+        for name, triples in self.replaced.items() if self._outer is None else ():
+            if name not in sources:
+                continue  # of a package that can't be imported
+            source = sources[name]
+            sources[name] = replace(source, text=_fill(source, triples, binding))
+            replaced[source.path] = sorted({node.lineno for node, *_ in triples})
         return Closure(
             sources,
             tuple(sorted(self.errors, key=order)),
             tuple(sorted(self.warnings, key=order)),
             tuple(self.absent[name] for name in sorted(self.absent)),
+            tuple(sorted(self.inert)),
+            replaced,
         )
 
     def _warn_of_failures(self):
@@ -495,7 +519,7 @@ class _Search:
         if name not in self._packages:
             inner = _Search(self._find, False, self._native_part)
             inner._outer, inner._found, inner.sources = self, self._found, dict(self.sources)
-            inner._computed = self._computed
+            inner._computed, inner.inert, inner.replaced = self._computed, self.inert, self.replaced
             inner.uses = {module: dict(used) for module, used in self.uses.items()}
             inner.run(name)
             failure = inner.failure(name)
@@ -641,6 +665,14 @@ class _Reader:
         """Adds the module, or reports why it can't be imported; True if it can."""
         search, where = self._search, (self._source.path, node.lineno)
         problem = search.problem(name, self._own)
+        if problem is not None and not self._own and self._level == _CERTAIN and hasattr(node, "names"):
+            inert = modules_of(node, alias, name)
+            if inert and _can_have_gaps(self._source, node):
+                search.inert |= inert
+                search.replaced.setdefault(self._source.name, []).append((node, alias, name))
+                told = f"{problem}; here it can be imported, and refuses when it is used"
+                search.lack(name, told, f"{self._source.path}:{node.lineno}", True)
+                return False
         if self._level == _CERTAIN:
             search.uses.setdefault(self._source.name, {}).setdefault(name, where)
         if problem is None:

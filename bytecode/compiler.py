@@ -11,6 +11,7 @@ from pathlib import Path
 from .closure import close_over_folder, is_installed
 from .errors import CompileError, Diagnostic, TaskSpecError
 from .format import TARGET, Manifest, Module, bundle_in_memory, module_path, write_bundle
+from .inert import table
 from .packages import Package, Requirements, files_of, installed, packages_in
 from .recording import RECORD_NAME, Program, record, record_imports, recorded_texts
 from .source import compile_source
@@ -103,6 +104,7 @@ def compile_task(
         raise CompileError(found)
     texts.update(recorded)
     texts.update(map(absence, closure.absent))
+    texts.update(map(table, closure.inert))
     included, files = _include(folder, packages, closure, modules)
     files.update((path, (spec.folder / path).read_bytes()) for path in spec.files)
     files.update((f"{name}.trainable", compiled.trainable) for name, compiled in trainable.items())
@@ -143,6 +145,7 @@ def _record(spec, folder, closure, script):
         modules=tuple(name for name, source in closure.sources.items() if is_installed(source)),
         absent={name: each.reason for each in closure.absent for name in each.names or (each.name,)},
         path=spec.folder / RECORD_NAME,
+        replaced={str(folder.resolve().parent / path): lines for path, lines in closure.replaced.items()},
     )
     if script is None and folder is not None:
         texts, problems = record_imports(program, {name: each.text for name, each in closure.sources.items()})

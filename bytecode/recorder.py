@@ -87,10 +87,11 @@ class _Given:
 
 class _ImportGuard:
     """The imports refused to code below `roots`: the modules `absent`, {name: reason}, and whatever else is
-    installed."""
+    installed; but for those at the places `replaced`, {path: lines}."""
 
-    def __init__(self, roots, absent, outside):
-        self._absent, self._outside = absent, outside
+    def __init__(self, roots, absent, outside, replaced):
+        self._absent, self._outside, self._replaced = absent, outside, replaced
+        self._let = set()  # top-level names of what was imported at these places
         self._known = {*sys.stdlib_module_names, "vmhost", "__main__", "__mp_main__"}
         self._below = tuple(os.path.join(root, "") for root in roots)
         self._others = frozenset(sys.path) - set(roots)  # installed packages; a program may add its own folders
@@ -118,14 +119,21 @@ class _ImportGuard:
             for inner in fromlist or ():
                 if f"{whole}.{inner}" in self._absent:
                     self._refuse(f"{whole}.{inner}")
+        elif self._is_replaced(_getframe(1)):
+            self._let.add(name.partition(".")[0])
         return self._import(name, globals, locals, fromlist, level)
 
     def _is_within(self, frame):
         file = frame.f_code.co_filename
-        return file.startswith(self._below) and file != self._outside
+        return file.startswith(self._below) and file != self._outside and not self._is_replaced(frame)
+
+    def _is_replaced(self, frame):
+        return frame.f_lineno in self._replaced.get(frame.f_code.co_filename, ())
 
     def _refuse(self, name):
         parts = name.split(".")
+        if parts[0] in self._let and parts[-1].startswith("_"):
+            return  # what was let in imports its parts in C, as ctypes does: no frame of its own shows
         reason = next((self._absent[each] for each in _prefixes(parts) if each in self._absent), None)
         if reason is None and not self._is_there(parts[0]):
             reason = "it is in this environment, but not among what the program requires"
@@ -155,7 +163,7 @@ def main(request, out):
     add_folders(asked["roots"])
     listen()
     sys.meta_path.insert(0, _Given(asked["sources"]))
-    _ImportGuard(asked["roots"], asked["absent"], script).install()
+    _ImportGuard(asked["roots"], asked["absent"], script, asked["replaced"]).install()
     problem = None
     try:
         if os.path.isabs(entry):

@@ -46,9 +46,9 @@ _MODES = ("exec", "eval", "single")
 class Program:
     """What to record: `entry`, a dotted name or the path of a script; `roots`, the folders of its modules and packages;
     `modules`, the packages' modules that it may import; `absent`, {dotted name: reason}, the modules that a VM lacks.
-    `path` is the file of its texts. `sources`: modules that take precedence, as tuples of dotted name, text, path and
-    whether it is a package. It runs in `folder` (None: the first root), with this process's environment and the
-    variables `environment`."""
+    `replaced`: where such a module can be imported all the same, {path: lines}. `path` is the file of its texts.
+    `sources`: modules that take precedence, as tuples of dotted name, text, path and whether it is a package. It runs
+    in `folder` (None: the first root), with this process's environment and the variables `environment`."""
 
     entry: str
     roots: tuple
@@ -58,6 +58,7 @@ class Program:
     sources: tuple = ()
     folder: str | None = None
     environment: dict = field(default_factory=dict)
+    replaced: dict = field(default_factory=dict)
 
     def stamp(self, sources):
         """A digest of everything that its imports depend on; `sources` maps dotted names to texts."""
@@ -110,6 +111,7 @@ def _run(program, script=""):
             "script": script,
             "modules": program.modules,
             "absent": program.absent,
+            "replaced": program.replaced,
             "roots": program.roots,
             "sources": [(name, text.decode("latin-1"), *others) for name, text, *others in program.sources],
             "library": str(Path(__file__).parents[2]),

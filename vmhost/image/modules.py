@@ -27,10 +27,9 @@ DEFAULT = tuple(
 GUEST = tuple(
     """
     vmhost.guest vmhost.guest.assembler vmhost.guest.boot vmhost.guest.deferred vmhost.guest.expressions
-    vmhost.guest.files
+    vmhost.guest.files vmhost.guest.inert
     vmhost.guest.classes vmhost.guest.codec vmhost.guest.kinds
     vmhost.guest.logging_handler vmhost.guest.polling vmhost.guest.signatures vmhost.guest.texts
-    vmhost.guest.traversable
     encodings encodings.utf_8 encodings.latin_1 encodings.ascii importlib._bootstrap_external
 """.split()
 )

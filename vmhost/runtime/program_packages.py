@@ -105,7 +105,8 @@ def _texts_of_imports(closure, module, sites):
         entry=module,
         roots=sites,
         modules=tuple(source.name for source in package_texts),
-        absent={each.name: each.reason for each in closure.absent},
+        absent={name: each.reason for each in closure.absent for name in each.names or (each.name,)},
+        replaced=closure.replaced,
         path=None,
         sources=tuple(
             (source.name, source.text, source.path, source.is_package)

@@ -25,6 +25,7 @@ from types import MappingProxyType
 from vmhost.bytecode.closure import INSTALLED, closure_of_module
 from vmhost.bytecode.compiler import compile_sources
 from vmhost.bytecode.errors import BytecodeError
+from vmhost.bytecode.inert import table
 from vmhost.bytecode.offered import REFUSED, REFUSED_NAMES, left_out, offered_modules
 from vmhost.bytecode.texts import absence
 from vmhost.errors import CrossingError
@@ -198,7 +199,7 @@ def module_luggage(module_name, function, path=""):
             f"{shown(function)} cannot travel to a VM with its module {module_name}:\n{_first_lines(str(error))}"
         ) from error
     absent = {each.name: each.reason for each in closure.absent}
-    texts = bundle.texts | package_texts.texts | dict(map(absence, closure.absent))
+    texts = bundle.texts | package_texts.texts | dict(map(absence, closure.absent)) | dict(map(table, closure.inert))
     gaps = _gaps(sources[source.name][0])
     luggage = Luggage(source.name, bundle.modules, texts, gaps, package_texts.files, absent)
     files = _stamps({path: None for _, path, _ in sources.values() if path != source.path})

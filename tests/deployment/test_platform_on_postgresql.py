@@ -447,7 +447,7 @@ def test_a_step_that_another_process_ended_meanwhile_is_not_ended_again(two, mon
     first, second = two
     add_version(first, TASK, "1")
     first.releases.announce()
-    steps = [{"count": 1, "min_reports": 1}, {"count": 2, "min_reports": 1, "start": "manual"}, {"percent": 100}]
+    steps = [{"count": 1, "min_reports": 1}, {"count": 2, "min_reports": 1}, {"percent": 100}]
     release = first.releases.start(TASK, "1", Plan.of({"steps": steps}), "ann", "")
     second.releases.refresh()
     change, acts = first.releases.change, ["halt"]

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.absence_workload import LATENESS_MS, RULES, events, lines, matched, replay
+from tests.pipeline.absence_workload import BEGIN_MS, LATENESS_MS, RULES, events, lines, matched, replay
 from tests.pipeline.durable_faults import STATUS
 from tests.pipeline.stream_tasks import open_pipeline
 from vmhost.pipeline.events import Event
+from vmhost.pipeline.replay import ReplayClock
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -96,3 +97,24 @@ def test_an_event_with_the_time_of_a_wrong_clock_does_not_end_windows(tmp_path):
         assert pipeline.statistics()["rules"]["matched"] == 0
         pipeline.append(Event("scroll", now_s * 1000 + 60_000, key="bob"))
         assert pipeline.statistics()["rules"]["matched"] == 1
+
+
+@pytest.mark.parametrize("ticks", [0, 3])
+def test_ticks_decide_nothing_where_events_are_not_live(tmp_path, ticks):
+    """A second exit of a visit is refused, but moves event time: a window's end lies between it and the last event."""
+
+    def event(name, at_ms, visit="", key="ann"):
+        return Event(name, BEGIN_MS + at_ms, "item", visit, key=key)
+
+    clock = ReplayClock()
+    with open_pipeline(tmp_path, rules=RULES, lateness_ms=0, clock=clock) as pipeline:
+        clock.next_is(BEGIN_MS + 200_000)
+        pipeline.append_many([event("cart", 0), event("page_exit", 1, "v"), event("scroll", 59_000, key="bob")])
+        pipeline.append_many([event("scroll", 59_500, key="bob"), event("page_exit", 61_000, "v")])
+        assert pipeline._intake.event_time_ms == BEGIN_MS + 61_000
+        for _ in range(ticks):
+            with pipeline._lock:
+                pipeline._move_on()
+        pipeline.append(event("scroll", 62_000, key="bob"))
+        names = [one.event.name for one in pipeline._store.read()]
+    assert names == ["cart", "page_exit", "scroll", "scroll", "scroll", "rule:leaves"]

@@ -1,5 +1,7 @@
 """The rules of intake, one test for each: docs/pipeline-events.md says them in words."""
 
+import random
+
 import pytest
 
 from vmhost.pipeline.events import CLICK, PAGE_ENTER, PAGE_EXIT, Event
@@ -254,3 +256,26 @@ def test_contents_that_cannot_be_stored_raise(make):
 def test_a_wrong_rule_is_refused(make):
     with pytest.raises(ValueError, match="enter_closes: expected one of none, covered, page, key, got 'all'"):
         make(enter_closes="all")
+
+
+def test_a_restart_changes_nothing(make, path):
+    """Visits that ended long ago stay ended, and open ones stay open: the same events are stored, however often the
+    intake begins anew."""
+    dice, events, at = random.Random(4), [], 0
+    for n in range(1500):
+        at += dice.choice((1, 300, 2500))
+        visit = f"v{n // 100 + dice.randrange(4)}"
+        events.append(dice.choice((enter, click, click, leave))(visit, at))
+    found = []
+    for size in (1500, 50, 7):
+        path.unlink(missing_ok=True)
+        path.with_name(f"{path.name}-lock").unlink(missing_ok=True)
+        for begin in range(0, len(events), size):
+            intake = make()
+            intake.take(events[begin : begin + size])
+            intake.close(keep_visits=True)
+            stored = list(intake.store.read())
+            intake.store.database.close()
+        found.append(summary(stored))
+    assert found[0] == found[1] == found[2]
+    assert {why for *_, why in found[0]} == {None, "timeout"}

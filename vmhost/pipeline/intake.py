@@ -431,20 +431,20 @@ class Intake:
         return counters | {"open_visits": len(self._open), "event_time_ms": self._time_ms}
 
     def _recover(self):
-        """Restores visits, ids and event time as of the last durable event."""
+        """Restores visits, ids and event time as of the last durable event. Reads all that is stored: whether a visit
+        is over may have been decided long ago."""
         with self.store.database.reader() as connection:
             row = connection.execute("SELECT latest_ms FROM event_blocks ORDER BY first DESC LIMIT 1").fetchone()
         if row is None:
             return
         self._time_ms = self.store.database.counters().get(_EVENT_TIME, row[0])
-        since_ms = self._time_ms - max(self.visit_timeout_ms, self.ids_ms)
-        for head in self.store.heads(earliest_ms=since_ms):
+        for head in self.store.heads():
             for name, at_ms, page, visit, key, known in zip(
                 head.names, head.times, head.pages, head.visits, head.keys, head.ids
             ):
                 if known is not None and at_ms >= self._time_ms - self.ids_ms:
                     self._known(known)
-                if not visit or at_ms < self._time_ms - self.visit_timeout_ms:
+                if not visit:
                     continue
                 if name == PAGE_EXIT:
                     if visit in self._open:
@@ -456,7 +456,10 @@ class Intake:
                 elif visit not in self._closed or (name == PAGE_ENTER and at_ms >= self._closed[visit]):
                     self._closed.pop(visit, None)
                     self._begin(visit, _Visit(page, key, at_ms))
-        self._undo.clear()
+            self._undo.clear()
+        for name, visit in list(self._open.items()):
+            if visit.last_ms < self._time_ms - self.visit_timeout_ms:  # its exit was forgotten, or the time-out changed
+                self._forget_visit(name)
 
 
 def begins_again(event, ended_ms):

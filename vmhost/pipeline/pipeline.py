@@ -719,8 +719,10 @@ class Pipeline:
             task.pump()
 
     def _move_on(self):
-        """Moves time and positions on, also for rules and tasks that no event reached."""
-        time_ms = self._intake.event_time_ms
+        """Moves positions on, also for tasks that no event reached, and in a live stream time. Elsewhere time ends
+        windows with events alone: an event that was refused may have moved event time, and the moment of a tick must
+        decide nothing."""
+        time_ms = self._intake.event_time_ms if self.live else None
         if self._complex is not None:
             if time_ms is not None and not self._ended:
                 self._store_complex(self._complex.advance(time_ms))

@@ -33,6 +33,12 @@ class Fusion(Graph):
                 value = combined(self, value)
                 value = self.random.choice(ENDINGS)(self, value) or value
 
+    def size(self):
+        """An open one may be 0 in the second call, except where sums of nothing differ between the references."""
+        size = super().size()
+        keeps = is_fixed(size) or self.family in ("reduction", "mean") or self.random.random() < 0.7
+        return size if keeps else (size[0], 0)
+
     def given(self, shape, dtype=None):
         value = Value(f"x{len(self.ports)}", dtype or self.dtype, tuple(shape))
         self.ports.append(value)
@@ -247,18 +253,16 @@ def chosen(g):
 def moved(g):
     """Rearranged: a view of it, or a copy."""
     x = g.given(g.shape(2, 3, 4))
-    kind = g.random.randrange(6)
-    if kind == 0:
+    kind, axis = g.random.randrange(6), g.random.randrange(x.rank)
+    small = min(x.shape[axis])
+    if kind == 0 or (kind == 1 and small == 0):
         order = g.random.sample(range(x.rank), x.rank)
         return g.add("Transpose", [x.name], x, [x.shape[d] for d in order], perm=order)
     if kind == 1:
-        axis = g.random.randrange(x.rank)
-        small = min(x.shape[axis])
         indices = g.draw(3, dtype="int64", low=-small, high=small)
         shape = [fixed(3) if d == axis else size for d, size in enumerate(x.shape)]
         return g.add("Gather", [x.name, g.constant(indices)], x, shape, axis=axis)
     if kind == 2:
-        axis = g.random.randrange(x.rank)
         shape = [tuple(2 * n for n in size) if d == axis else size for d, size in enumerate(x.shape)]
         return g.add("Concat", [x.name, x.name], x, shape, axis=axis)
     if kind == 3:
@@ -266,7 +270,6 @@ def moved(g):
         shape = [tuple(n * each for n in size) for size, each in zip(x.shape, times)]
         return g.add("Tile", [x.name, g.constant(numpy.array(times))], x, shape)
     if kind == 4:
-        axis = g.random.randrange(x.rank)
         constants = [g.constant(numpy.array([number])) for number in (-1, -(1 << 31), axis, -1)]
         return g.add("Slice", [x.name, *constants], x)
     before = [g.random.choice([0, 1, 2]) for _ in x.shape]
@@ -294,7 +297,7 @@ def largest(g):
     x = g.given(g.shape(1, 2, 3))
     x = x if x.dtype in ("float32", "float64", "int32", "int64") else g.cast(x, "float32")
     axis = g.random.randrange(x.rank)
-    if g.random.random() < 0.5:
+    if g.random.random() < 0.5 or min(x.shape[axis]) == 0:
         shape = [fixed(1) if d == axis else size for d, size in enumerate(x.shape)]
         return g.add(g.random.choice(["ArgMax", "ArgMin"]), [x.name], x, shape, "int64", axis=axis)
     count = g.random.randrange(1, min(x.shape[axis]) + 1)

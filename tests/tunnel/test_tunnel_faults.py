@@ -17,7 +17,11 @@ from tests.tunnel.fault_workload import COUNT
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60
 ALL = [b"%d" % number for number in range(COUNT)]
-FAULTS = {"killed": "WRITE_LOG_LAST", "full": "WRITE_LOG_FAILS"}
+FAULTS = {
+    "killed": lambda number: {"WRITE_LOG_LAST": number},
+    "full": lambda number: {"WRITE_LOG_FAILS": number},
+    "full for a while": lambda number: {"WRITE_LOG_FAILS": number, "WRITE_LOG_FAILURES": 40},
+}
 SAMPLED = 3  # faults of each kind and end in `make test`
 
 
@@ -104,7 +108,7 @@ def with_faults(library, keys, folder, role, kind, choose):
     for number in numbers:
         ends = Ends(library, keys, folder / str(number), role)
         try:
-            killed += ends.run(**{FAULTS[kind]: number})
+            killed += ends.run(**FAULTS[kind](number))
             ends.check()
         except (AssertionError, sqlite3.Error) as error:
             raise AssertionError(f"{role}, {kind} at write {number} of {writes}: {error}") from error

@@ -190,6 +190,7 @@ def device(path):
             is_there = (current.get("version"), current.get("state")) == ("1.1.0", "proven")
             if is_there and not agent.failed and not len(agent.memory.outbox):
                 assert agent.host.task("rank")(1) == 3
+                agent.step()  # the platform hears that a failure is over
                 return
             if time.monotonic() > end:
                 raise SystemExit(f"it has {current}, {len(agent.memory.outbox)} reports wait: {agent._problem}")

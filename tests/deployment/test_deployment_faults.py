@@ -165,12 +165,14 @@ class Devices:
             [row] = self.platform.releases.devices_of(release.id)
             assert (row["device"], row["state"]) == (name, "proven")
         [mine] = [each for each in self.platform.devices.list(limit=10_000) if each["device"] == name]
-        assert mine["facts"].get("problem") is None and mine["tasks"]["shop/rank"]["version"] == "1.1.0"
+        assert mine["facts"].get("problem") is None, mine
+        assert mine["tasks"]["shop/rank"]["version"] == "1.1.0", mine
         store = BundleStore(state)
         assert store.artifacts.read(store.current()["shop/rank"]["digest"])
         with Database(state / "agent.db") as database:
             database.check()
-        assert not list((state / "partial").iterdir()) and not list(state.rglob("tmp*"))
+        left = [*(state / "partial").iterdir(), *state.rglob("tmp*")]
+        assert not left, left
 
 
 def devices_with_faults(cloud, library, folder, kind, choose):

@@ -72,7 +72,7 @@ ROUTES = {
                 "additionalProperties": _STATED_TASK,
                 "description": "task to version, digest, release, state and files",
             },
-            "epoch": {"type": "string", "maxLength": 64, "description": "another one after the device lost its memory"},
+            "epoch": {"type": "string", "maxLength": 64, "description": "in which the numbers of its reports count"},
             "reports": {
                 "type": "array",
                 "items": _REPORT,

@@ -128,6 +128,8 @@ async def _times(context, port, pid, numbers, seconds):
 
 
 def _attackers(ready, folder, port, count):
+    os.nice(19)  # they stand for other machines: what they cost is the server's work, not a processor of this one
+
     async def attack():
         loop, context = asyncio.get_running_loop(), device_context(folder.keys / "ca.pem")
         reading = Reading(loop)

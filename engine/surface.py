@@ -19,14 +19,20 @@ DIFFERENT = {
         "errstate": "accepts ignore only: there are no floating-point warnings",
         "seterr": "accepts ignore only: there are no floating-point warnings",
         "geterr": "always ignore",
-        "ndarray": "cannot be subclassed",
+        "ndarray": (
+            "cannot be subclassed; flags.owndata is False also of results that were reshaped; views stay within the"
+            " memory"
+        ),
         "generic": (
             "scalars are arrays of no dimensions, without numerator, denominator, fromhex; isinstance() looks at their"
-            " dtype"
+            " dtype; equal ones are not one object (`is np.True_`)"
         ),
-        "array": "no ndmax: there are no objects",
+        "array": "sequences below ndmax are refused, as are integers beyond 64 bits: there are no objects",
         "clip": "no casting",
-        "dtype": "the machine's byte order only",
+        "dtype": "the machine's byte order only; types of ctypes name none; longlong is int64 itself",
+        "einsum_path": "chooses its own order of equal cost, within no limit of memory, and prints its own table",
+        "finfo": "an object for each call",
+        "sum": "initial=-0.0 is 0.0",
         "pad": "the result is in C order",
         "repeat": "counts are integers",
         "ufunc": "no signature, types and resolve_dtypes: dtype chooses the loop",
@@ -52,7 +58,7 @@ DIFFERENT = {
         ),
         "Generator": (
             "floating numbers agree with NumPy's to rounding; a single one is an array of no dimensions, not a float;"
-            " parameters that are NaN are refused"
+            " parameters that are NaN are refused; bounds in lists and arrays lie within 64 bits"
         ),
         "RandomState": (
             "takes a seed, no bit generator; without binomial, f, geometric, hypergeometric, logseries, multinomial,"

@@ -67,9 +67,18 @@ int array_argument_int(PyObject *value, int64_t absent, int64_t *result)
     return number == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* A size that does not fit in int64_t is a ValueError, as in NumPy. */
+static bool is_truth_value(PyObject *value)
+{
+    return PyBool_Check(value) || (is_array(value) && ((array *)value)->t.dtype == VME_BOOL);
+}
+
+/* A size that does not fit in int64_t is a ValueError, as in NumPy; a truth value is no size. */
 static int size_of(PyObject *value, int64_t *size)
 {
+    if (is_truth_value(value)) {
+        PyErr_SetString(PyExc_TypeError, "an integer is required");
+        return -1;
+    }
     int result = array_argument_int(value, 0, size);
     if (result < 0 && PyErr_ExceptionMatches(PyExc_OverflowError)) {
         PyErr_Clear();
@@ -122,6 +131,14 @@ int array_argument_axis(array_state *state, PyObject *value, int rank, int *axis
     return 0;
 }
 
+static int refuse_truth_value(PyObject *axis)
+{
+    if (!is_truth_value(axis))
+        return 0;
+    PyErr_SetString(PyExc_TypeError, "an integer is required for the axis");
+    return -1;
+}
+
 int array_argument_axes(array_state *state, PyObject *value, int rank, uint64_t *axes)
 {
     *axes = 0;
@@ -131,6 +148,8 @@ int array_argument_axes(array_state *state, PyObject *value, int rank, uint64_t 
     }
     int axis;
     if (!PyTuple_Check(value)) {
+        if (refuse_truth_value(value) < 0)
+            return -1;
         if (rank == 0 && PyLong_Check(value)) { /* as in NumPy, a 0-d array accepts axis 0 and -1 */
             int64_t number;
             if (array_argument_int(value, 0, &number) < 0)
@@ -144,7 +163,8 @@ int array_argument_axes(array_state *state, PyObject *value, int rank, uint64_t 
         return 0;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++) {
-        if (array_argument_axis(state, PyTuple_GET_ITEM(value, i), rank, &axis) < 0)
+        if (refuse_truth_value(PyTuple_GET_ITEM(value, i)) < 0
+            || array_argument_axis(state, PyTuple_GET_ITEM(value, i), rank, &axis) < 0)
             return -1;
         if (*axes >> axis & 1) {
             PyErr_SetString(PyExc_ValueError, "duplicate value in 'axis'");
@@ -193,6 +213,8 @@ PyObject *array_delegate(const char *module_name, const char *function_name, PyO
 
 int array_argument_axis_of_one(array_state *state, PyObject *value, int rank, int *axis)
 {
+    if (refuse_truth_value(value) < 0)
+        return -1;
     if (rank > 0)
         return array_argument_axis(state, value, rank, axis);
     int64_t number;

@@ -115,7 +115,7 @@ array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t 
     array *dense = array_new(state, dtype, rank, sizes, zero);
     array *result = dense == NULL ? NULL : array_transpose(dense, inverse);
     Py_XDECREF(dense);
-    return result;
+    return array_as_owner(result);
 }
 
 static int check_output_shape(const array *out, int rank, const int64_t *shape)
@@ -225,6 +225,15 @@ PyObject *array_unary(array_state *state, int op, PyObject *object, array *out, 
 
 /* ---- binary */
 static bool is_comparison(int op) { return op >= VME_EQUAL && op <= VME_GREATER_EQUAL; }
+static int python_comparison(int op)
+{
+    return op == VME_LESS            ? Py_LT
+           : op == VME_LESS_EQUAL    ? Py_LE
+           : op == VME_EQUAL         ? Py_EQ
+           : op == VME_NOT_EQUAL     ? Py_NE
+           : op == VME_GREATER_EQUAL ? Py_GE
+                                     : Py_GT;
+}
 static bool is_logical(int op) { return op == VME_LOGICAL_AND || op == VME_LOGICAL_OR || op == VME_LOGICAL_XOR; }
 
 /* One answer for all elements of `other`. */
@@ -329,6 +338,15 @@ static PyObject *binary(array_state *state, int op, PyObject *left, PyObject *ri
     } else {
         a_dtype = default_dtype(&a);
         b_dtype = default_dtype(&b);
+        if (is_comparison(op) && a.weak == WEAK_INT && b.weak == WEAK_INT
+            && (int_out_of_bounds(a_dtype, left) || int_out_of_bounds(b_dtype, right))) {
+            int truth = PyObject_RichCompareBool(left, right, python_comparison(op));
+            if (truth >= 0) {
+                const vme_tensor single = {.rank = 0};
+                answer = everywhere(state, truth, &single, out);
+            }
+            goto done;
+        }
         if (operand_settle(&a, a_dtype) < 0 || operand_settle(&b, b_dtype) < 0)
             goto done;
     }
@@ -899,8 +917,12 @@ PyObject *array_function_where(PyObject *module, ARRAY_VECTORCALL)
     array_state *state = array_state_of(module);
     operand a, b;
     array *mask = NULL, *result = NULL;
+    if (count == 0 && keywords != NULL)
+        return PyErr_Format(PyExc_TypeError, "where() takes its condition by position");
     if (array_arguments("where", args, count, keywords, names, 3, 1, values) < 0)
         return NULL;
+    if (count == 1 && keywords != NULL && PyTuple_GET_SIZE(keywords) != 0)
+        return PyErr_Format(PyExc_TypeError, "where() takes no keyword arguments");
     if ((values[1] == NULL) != (values[2] == NULL))
         return PyErr_Format(PyExc_ValueError, "either both or neither of x and y should be given");
     if (values[1] == NULL)
@@ -1006,6 +1028,9 @@ static bool bounds_nothing(int dtype, PyObject *bound, bool above)
 static const char *const clip_names[] = {"a", "a_min", "a_max", "out", "min", "max", "dtype", NULL};
 static PyObject *clip(array_state *state, array *self, PyObject **values)
 {
+    if ((values[1] != NULL || values[2] != NULL) && (values[4] != NULL || values[5] != NULL))
+        return PyErr_Format(PyExc_ValueError, "Passing `min` or `max` keyword argument when `a_min` and `a_max` are "
+                                              "provided is forbidden.");
     PyObject *low = array_given(values[1]) ? values[1] : values[4],
              *high = array_given(values[2]) ? values[2] : values[5];
     array *out;
@@ -1040,7 +1065,14 @@ static PyObject *clip(array_state *state, array *self, PyObject **values)
     }
     return result;
 }
-ARRAY_FUNCTION_OF(clip, clip_names, 4, 1, 7, clip)
+static PyObject *clip_function(array_state *state, array *self, PyObject **values)
+{
+    if ((values[1] == NULL) != (values[2] == NULL))
+        return PyErr_Format(PyExc_TypeError, "clip() missing 1 required positional argument: '%s'",
+                            clip_names[values[1] == NULL ? 1 : 2]);
+    return clip(state, self, values);
+}
+ARRAY_FUNCTION_OF(clip, clip_names, 4, 1, 7, clip_function)
 static const char *const clip_method_names[] = {"self", "min", "max", "out", NULL};
 static PyObject *clip_method(array_state *state, array *self, PyObject **values)
 {
@@ -1186,7 +1218,14 @@ static PyObject *dot(array_state *state, array *self, PyObject **values)
         return NULL;
     }
     int ranks[2] = {self->t.rank, other->t.rank};
-    if (ranks[0] == 0 || ranks[1] == 0) {
+    static const char unfit[] =
+        "output array is not acceptable (must have the right datatype, number of dimensions, and "
+        "be a C-Array)";
+    if (out != NULL
+        && (!(out->flags & ARRAY_CONTIGUOUS)
+            || out->t.dtype != (int)vme_dtype_promote((vme_dtype)self->t.dtype, (vme_dtype)other->t.dtype))) {
+        PyErr_SetString(PyExc_ValueError, unfit);
+    } else if (ranks[0] == 0 || ranks[1] == 0) {
         result = array_binary(state, VME_MULTIPLY, (PyObject *)self, (PyObject *)other, out, -1);
     } else if (self->t.shape[ranks[0] - 1] != other->t.shape[ranks[1] == 1 ? 0 : ranks[1] - 2]) {
         PyObject *own = array_shape_text(ranks[0], self->t.shape), *others = array_shape_text(ranks[1], other->t.shape);
@@ -1202,6 +1241,15 @@ static PyObject *dot(array_state *state, array *self, PyObject **values)
         PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._products");
         result = module == NULL ? NULL : PyObject_CallMethod(module, "dot_of_high_rank", "OO", self, other);
         Py_XDECREF(module);
+        if (result != NULL && out != NULL) {
+            const array *found = (array *)result;
+            int stored = -1;
+            if (found->t.rank != out->t.rank || !same_extents(out->t.rank, found->t.shape, out->t.shape))
+                PyErr_SetString(PyExc_ValueError, unfit);
+            else
+                stored = array_assign(out, found);
+            Py_SETREF(result, stored < 0 ? NULL : Py_NewRef(out));
+        }
     }
     Py_DECREF(other);
     return result;
@@ -1243,7 +1291,10 @@ PyObject *array_function_result_type(PyObject *module, ARRAY_VECTORCALL)
             return NULL;
         met |= UINT32_C(1) << own;
     }
-    int dtype = met == 0 ? weak_dtype : dtype_for_weak(dtype_promote_all(met), weakest);
+    /* several Python numbers are of the default dtype of their kind; the value of a single one chooses */
+    int dtype = met != 0                           ? dtype_for_weak(dtype_promote_all(met), weakest)
+                : count > 1 && weakest == WEAK_INT ? VME_INT64
+                                                   : weak_dtype;
     return Py_NewRef(state->dtypes[dtype]);
 }
 

@@ -202,7 +202,7 @@ char *array_data_at(const array *of, int64_t offset)
 array *array_view_of(const array *of, int dtype, int rank, const int64_t *shape, const int64_t *strides, char *data)
 {
     return array_on_buffer(of->state, vme_buffer_ref(of->t.buffer), dtype, rank, shape, strides, data,
-                           of->flags & (ARRAY_READ_ONLY | ARRAY_OWN | ARRAY_LENT));
+                           (of->flags & (ARRAY_READ_ONLY | ARRAY_OWN | ARRAY_LENT)) | ARRAY_VIEW);
 }
 
 bool array_writable(const array *self)
@@ -289,7 +289,7 @@ static PyObject *get_part(PyObject *self, void *closure)
 static int set_part(PyObject *self, PyObject *value, void *closure)
 {
     if (value == NULL || (closure != NULL && !dtype_is_complex(SELF->t.dtype))) {
-        PyErr_SetString(PyExc_TypeError,
+        PyErr_SetString(value == NULL ? PyExc_AttributeError : PyExc_TypeError,
                         value == NULL ? "Cannot delete array's parts" : "array does not have imaginary part to set");
         return -1;
     }
@@ -325,7 +325,10 @@ static PyObject *get_flags(PyObject *self, void *closure)
     PyObject *flags = PyObject_CallMethod(
         module, "Flags", "OOOOOO", self, SELF->flags & ARRAY_CONTIGUOUS ? Py_True : Py_False,
         array_is_fortran(SELF) ? Py_True : Py_False, array_writable(SELF) ? Py_True : Py_False,
-        aligned ? Py_True : Py_False, vme_buffer_data(t->buffer) == (void *)t->data ? Py_True : Py_False);
+        aligned ? Py_True : Py_False,
+        vme_buffer_data(t->buffer) == (void *)t->data && (SELF->flags & (ARRAY_VIEW | ARRAY_OWN)) == ARRAY_OWN
+            ? Py_True
+            : Py_False);
     Py_DECREF(module);
     return flags;
 }
@@ -452,6 +455,17 @@ static int contains(PyObject *self, PyObject *value)
     return result;
 }
 
+/* Bytes of the object, with the elements of an array that is no view. */
+PyObject *array_method___sizeof__(PyObject *self, ARRAY_VECTORCALL)
+{
+    if (array_arguments("__sizeof__", args, count, keywords, (const char *const[]){NULL}, 0, 0, NULL) < 0)
+        return NULL;
+    size_t bytes = sizeof(array) + (SELF->far_dims == NULL ? 0 : 2 * (size_t)SELF->t.rank * sizeof(int64_t));
+    if (!(SELF->flags & ARRAY_VIEW))
+        bytes += (size_t)SELF->size * (size_t)vme_dtype_size((vme_dtype)SELF->t.dtype);
+    return PyLong_FromSize_t(bytes);
+}
+
 /* Iteration: an index and the array. */
 typedef struct array_iterator {
     PyObject_HEAD
@@ -510,19 +524,17 @@ static PyType_Spec iterator_spec = {
 /* ndarray(shape, dtype=float, buffer=None, offset=0, strides=None) */
 static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"shape", "dtype", "buffer", "offset", "strides", NULL};
-    PyObject *shape, *dtype_name = NULL, *buffer = NULL, *steps = NULL;
+    static char *names[] = {"shape", "dtype", "buffer", "offset", "strides", "order", NULL};
+    PyObject *shape, *dtype_name = NULL, *buffer = NULL, *steps = NULL, *order = NULL;
     Py_ssize_t offset = 0;
     array_state *state = PyType_GetModuleState(type);
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|OOnO:ndarray", names, &shape, &dtype_name, &buffer, &offset,
-                                     &steps))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|OOnOO:ndarray", names, &shape, &dtype_name, &buffer, &offset,
+                                     &steps, &order))
         return NULL;
     int64_t sizes[VME_RANK_MAX], strides[VME_RANK_MAX];
     int rank, stride_rank, dtype = array_argument_dtype(state, dtype_name, VME_FLOAT64);
     if (dtype < 0 || array_argument_shape(shape, &rank, sizes) < 0)
         return NULL;
-    if (!array_given(buffer))
-        return (PyObject *)array_new(state, dtype, rank, sizes, false);
     size_t bytes;
     if (array_check_status(state, vme_shape_bytes((vme_dtype)dtype, rank, sizes, strides, &bytes)) < 0)
         return NULL;
@@ -534,12 +546,38 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *keyword
             return NULL;
         }
     }
+    if (!array_given(buffer)) {
+        array *fresh = array_new(state, dtype, rank, sizes, false);
+        char lies = fresh == NULL ? 0 : array_argument_order(order, fresh, 'C');
+        if (lies == 'F')
+            Py_SETREF(fresh, array_new_in_order(fresh, dtype, rank, sizes, 'F', false));
+        else if (lies == 0)
+            Py_CLEAR(fresh);
+        if (fresh == NULL || !array_given(steps))
+            return (PyObject *)fresh;
+        const vme_tensor view = {fresh->t.buffer, fresh->t.data, sizes, strides, rank, dtype};
+        array *strided = array_check_status(state, vme_tensor_check(&view)) < 0
+                             ? NULL
+                             : array_as_owner(array_view_of(fresh, dtype, rank, sizes, strides, fresh->t.data));
+        Py_DECREF(fresh);
+        return (PyObject *)strided;
+    }
     array *memory = array_from_exporter(state, buffer);
     if (memory == NULL)
         return NULL;
     char *data;
     array *self = NULL;
-    if (offset < 0 || !(memory->flags & ARRAY_CONTIGUOUS))
+    char lies = array_argument_order(order, memory, 'C');
+    if (lies == 'F' && !array_given(steps)) { /* from the first dimension to the last */
+        int64_t step = vme_dtype_size((vme_dtype)dtype);
+        for (int i = 0; i < rank; i++) {
+            strides[i] = step;
+            step *= sizes[i] == 0 ? 1 : sizes[i];
+        }
+    }
+    if (lies == 0)
+        ; /* the exception is set */
+    else if (offset < 0 || !(memory->flags & ARRAY_CONTIGUOUS))
         PyErr_SetString(PyExc_ValueError, "offset must be non-negative and the buffer contiguous");
     else if (!array_given(steps)
              && (bytes > vme_buffer_size(memory->t.buffer)

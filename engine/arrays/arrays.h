@@ -23,6 +23,7 @@ enum {
     ARRAY_CONTIGUOUS = 2, /* C order without gaps */
     ARRAY_SCALAR = 4,     /* corresponds to a NumPy scalar: 0-d, immutable, hashable */
     ARRAY_OWN = 8,        /* its buffer was allocated by this interpreter's context, so it may be reused */
+    ARRAY_VIEW = 32,      /* made as a view of another array: flags.owndata is False */
     ARRAY_LENT = 16,      /* its memory belongs to a Python object of this interpreter */
 };
 
@@ -152,6 +153,13 @@ bool array_writable(const array *self);
 int array_require_writable(const array *self, const char *what);
 PyTypeObject *array_type_new(array_state *state, PyObject *module);
 void array_free_lists_clear(array_state *state);
+/* Of a view whose base is dropped at once. */
+static inline array *array_as_owner(array *self)
+{
+    if (self != NULL)
+        self->flags &= ~ARRAY_VIEW;
+    return self;
+}
 static inline PyObject *array_as_scalar(array *self)
 {
     if (self != NULL && self->t.rank == 0)

@@ -133,12 +133,23 @@ static PyObject *astype(array_state *state, array *self, PyObject **values)
     if (!dtype_can_cast(self->t.dtype, dtype, casting))
         return PyErr_Format(PyExc_TypeError, "Cannot cast array data from %R to %R according to the rule '%U'",
                             state->dtypes[self->t.dtype], state->dtypes[dtype], values[3]);
-    if (!copy && dtype == self->t.dtype)
+    const bool ordered = order == 'F' ? array_is_fortran(self) : order != 'C' || self->flags & ARRAY_CONTIGUOUS;
+    if (!copy && dtype == self->t.dtype && ordered)
         return Py_NewRef(self);
     array *result = array_cast_in_order(self, dtype, order);
     return self->flags & ARRAY_SCALAR ? array_as_scalar(result) : (PyObject *)result;
 }
-ARRAY_BOTH_OF(astype, astype_names, 6, 2, 7, astype)
+ARRAY_METHOD_OF(astype, astype_names, 6, 2, 7, astype)
+PyObject *array_function_astype(PyObject *module, ARRAY_VECTORCALL)
+{
+    PyObject *values[7];
+    if (array_arguments("astype", args, count, keywords, astype_names, 6, 2, values) < 0)
+        return NULL;
+    if (!is_array(values[0]))
+        return PyErr_Format(PyExc_TypeError, "Input should be a NumPy array. It is of type %R.", Py_TYPE(values[0]));
+    array_state *state = array_state_of(module);
+    return WRITING(state, astype(state, (array *)values[0], values));
+}
 
 static const char *const copy_names[] = {"a", "order", "subok", NULL};
 static PyObject *copy_in(array *self, PyObject *named, char absent)
@@ -160,11 +171,15 @@ ARRAY_FUNCTION_OF(copy, copy_names, 2, 1, 3, copy_by_function)
 static const char *const only_self[] = {"a", "memo", NULL};
 static PyObject *plain_copy(array_state *state, array *self, PyObject **values)
 {
-    array *result = array_cast(self, self->t.dtype);
+    array *result = array_cast_in_order(self, self->t.dtype, 'K');
     return self->flags & ARRAY_SCALAR ? array_as_scalar(result) : (PyObject *)result;
 }
 ARRAY_METHOD_OF(__copy__, only_self, 1, 1, 2, plain_copy)
-ARRAY_METHOD_OF(__deepcopy__, only_self, 2, 1, 2, plain_copy)
+static PyObject *deep_copy(array_state *state, array *self, PyObject **values)
+{
+    return self->flags & ARRAY_SCALAR ? Py_NewRef(self) : plain_copy(state, self, values);
+}
+ARRAY_METHOD_OF(__deepcopy__, only_self, 2, 1, 2, deep_copy)
 
 PyObject *array_method___reduce_ex__(PyObject *self, ARRAY_VECTORCALL)
 {

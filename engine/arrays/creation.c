@@ -10,7 +10,7 @@ typedef struct nesting {
     int known;      /* number of dimensions whose size is known */
     int dtype;      /* promoted so far; -1: no number seen yet */
     int64_t walked; /* elements visited, in both passes */
-    int of_text;    /* the dtype of numbers written as text; -1: text is refused */
+    int named;      /* the dtype that the caller names; -1: text and None are no numbers */
     int64_t shape[VME_RANK_MAX];
 } nesting;
 
@@ -51,17 +51,35 @@ static int meet_number(nesting *found, PyObject *number, int weak, int depth)
     int dtype = dtypes[weak];
     if (weak == WEAK_INT) {
         int overflow;
-        if (PyLong_AsLongLongAndOverflow(number, &overflow) == -1 && overflow > 0)
-            dtype = VME_UINT64;
+        if (PyLong_AsLongLongAndOverflow(number, &overflow) == -1 && overflow != 0) {
+            char element[ARRAY_ELEMENT_BYTES]; /* without a dtype a number that no integer holds is refused */
+            dtype = overflow > 0 ? VME_UINT64 : VME_INT64;
+            if (found->named < 0 && element_from_python(dtype, number, element) < 0)
+                return -1;
+        }
     }
     return found->dtype == dtype ? 0 : meet_dtype(found, dtype);
+}
+
+/* Whether the object makes an array of itself. */
+static bool makes_array(PyObject *object)
+{
+    return !PyType_Check(object) && PyObject_HasAttrString((PyObject *)Py_TYPE(object), "__array__");
+}
+
+/* The same for an operand; one that has rules of its own for operators comes to its turn with its reflected one. */
+static bool offers_array(PyObject *object)
+{
+    PyObject *type = (PyObject *)Py_TYPE(object);
+    return makes_array(object) && !PyObject_HasAttrString(type, "__array_ufunc__")
+           && !PyObject_HasAttrString(type, "__array_priority__");
 }
 
 static bool is_nested(PyObject *object)
 {
     return PyList_Check(object) || PyTuple_Check(object)
-           || (PySequence_Check(object) && !PyUnicode_Check(object) && !PyBytes_Check(object) && !PyDict_Check(object)
-               && !PyObject_CheckBuffer(object) && !is_array(object));
+           || (!makes_array(object) && PySequence_Check(object) && !PyUnicode_Check(object) && !PyBytes_Check(object)
+               && !PyDict_Check(object) && !PyObject_CheckBuffer(object) && !is_array(object));
 }
 
 static int refuse(PyObject *object)
@@ -96,16 +114,20 @@ static PyObject *items_of(nesting *found, PyObject *object)
     return items;
 }
 
-/* Numbers written as text are accepted if the caller names a numeric dtype. */
-static bool is_text(PyObject *object, int dtype)
+/* What stands for a number where the caller names a dtype: text; None, which is False or NaN. */
+static bool stands_for_number(PyObject *object, int dtype)
 {
+    if (object == Py_None)
+        return dtype == VME_BOOL || dtype >= VME_FLOAT16;
     return dtype >= 0 && dtype != VME_BOOL && (PyUnicode_Check(object) || PyBytes_Check(object));
 }
 
-static int element_from_text(int dtype, PyObject *text, char *data)
+static int element_from_stand_in(int dtype, PyObject *text, char *data)
 {
     PyObject *number = NULL;
-    if (dtype_is_integer(dtype))
+    if (text == Py_None)
+        number = Py_NewRef(text);
+    else if (dtype_is_integer(dtype))
         number = PyNumber_Long(text);
     else if (!dtype_is_complex(dtype))
         number = PyNumber_Float(text);
@@ -127,7 +149,7 @@ static int find(nesting *found, PyObject *object, int depth)
     int weak = element_weak(object);
     if (weak != WEAK_NONE)
         return meet_number(found, object, weak, depth);
-    if (is_text(object, found->of_text))
+    if (stands_for_number(object, found->named))
         return meet_number(found, object, WEAK_BOOL, depth);
     if (!is_nested(object) || array_is_traced(found->state, object)) {
         array *inner = array_from_any(found->state, object, -1);
@@ -190,8 +212,8 @@ static int fill_nested(nesting *found, int dtype, PyObject *object, int depth, i
 {
     if (depth == found->rank && element_weak(object) != WEAK_NONE)
         return element_from_python(dtype, object, data);
-    if (depth == found->rank && is_text(object, found->of_text))
-        return element_from_text(dtype, object, data);
+    if (depth == found->rank && stands_for_number(object, found->named))
+        return element_from_stand_in(dtype, object, data);
     if (!is_nested(object) || array_is_traced(found->state, object)) {
         array *inner = array_from_any(found->state, object, -1);
         if (inner == NULL)
@@ -248,7 +270,7 @@ static int fill_nested(nesting *found, int dtype, PyObject *object, int depth, i
 
 static array *from_nested(array_state *state, PyObject *object, int dtype)
 {
-    nesting found = {.state = state, .rank = -1, .dtype = -1, .of_text = dtype};
+    nesting found = {.state = state, .rank = -1, .dtype = -1, .named = dtype};
     if (find(&found, object, 0) < 0)
         return NULL;
     if (dtype < 0)
@@ -260,10 +282,24 @@ static array *from_nested(array_state *state, PyObject *object, int dtype)
     return result;
 }
 
+/* The array that the object's __array__ makes. */
+static array *from_protocol(array_state *state, PyObject *object, int dtype)
+{
+    PyObject *made = PyObject_CallMethod(object, "__array__", NULL);
+    if (made != NULL && !is_array(made) && (!PyObject_CheckBuffer(made) || PyBytes_Check(made))) {
+        PyErr_Format(PyExc_ValueError, "object __array__ method not producing an array, but '%.200s'",
+                     Py_TYPE(made)->tp_name);
+        Py_CLEAR(made);
+    }
+    array *result = made == NULL ? NULL : array_from_any(state, made, dtype);
+    Py_XDECREF(made);
+    return result;
+}
+
 bool array_is_operand(PyObject *object)
 {
     return is_array(object) || element_weak(object) != WEAK_NONE || PyList_Check(object) || PyTuple_Check(object)
-           || (PyObject_CheckBuffer(object) && !PyBytes_Check(object)) || PyRange_Check(object);
+           || (PyObject_CheckBuffer(object) && !PyBytes_Check(object)) || PyRange_Check(object) || offers_array(object);
 }
 
 array *array_from_any(array_state *state, PyObject *object, int dtype)
@@ -283,8 +319,10 @@ array *array_from_any(array_state *state, PyObject *object, int dtype)
     }
     if (array_is_traced(state, object))
         return array_refuse_traced();
-    if (is_nested(object) || is_text(object, dtype))
+    if (is_nested(object) || stands_for_number(object, dtype))
         return from_nested(state, object, dtype);
+    if (makes_array(object))
+        return from_protocol(state, object, dtype);
     refuse(object);
     return NULL;
 }
@@ -292,7 +330,7 @@ array *array_from_any(array_state *state, PyObject *object, int dtype)
 array *array_copy_of_any(array_state *state, PyObject *object, int dtype)
 {
     array *result = array_from_any(state, object, dtype);
-    if (result == NULL || !(is_array(object) || PyObject_CheckBuffer(object))
+    if (result == NULL || !(is_array(object) || PyObject_CheckBuffer(object) || makes_array(object))
         || (dtype >= 0 && is_array(object) && dtype != ((array *)object)->t.dtype))
         return result;
     array *copy = array_cast(result, result->t.dtype);
@@ -339,9 +377,10 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
                  : copy == 1 || scalar ? array_cast(turned, turned->t.dtype)
                                        : array_contiguous(turned, turned->t.dtype);
         Py_XDECREF(turned);
+        bool copied = result != NULL && !(result->flags & ARRAY_VIEW);
         turned = result == NULL ? NULL : array_transpose(result, NULL);
         Py_XDECREF(result);
-        result = turned;
+        result = copied ? array_as_owner(turned) : turned;
     } else if (!fortran && ((copy == 1 && shares) || !ordered || scalar)) {
         array *own = array_cast_in_order(result, result->t.dtype, wanted);
         Py_DECREF(result);
@@ -368,20 +407,33 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
 /* Sets *copy to -1 for None, otherwise to the truth value. Returns -1 with an exception set. */
 static int copy_argument(PyObject *value, int absent, int *copy)
 {
+    if (value != NULL && PyUnicode_Check(value)) {
+        PyErr_SetString(PyExc_ValueError, "strings are not allowed for 'copy' keyword. Use True/False/None instead.");
+        return -1;
+    }
     *copy = value == NULL ? absent : value == Py_None ? -1 : PyObject_IsTrue(value);
     return *copy < 0 && PyErr_Occurred() ? -1 : 0;
 }
 
 PyObject *array_function_array(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"object", "dtype", "copy", "order", "subok", "ndmin", "like", NULL};
-    PyObject *values[7];
-    int64_t min_rank;
+    static const char *const names[] = {"object", "dtype", "copy", "order", "subok", "ndmin", "ndmax", "like", NULL};
+    PyObject *values[8];
+    int64_t min_rank, max_rank;
     int copy;
     if (array_arguments("array", args, count, keywords, names, 2, 1, values) < 0
-        || array_argument_int(values[5], 0, &min_rank) < 0 || copy_argument(values[2], 1, &copy) < 0)
+        || array_argument_int(values[5], 0, &min_rank) < 0 || array_argument_int(values[6], VME_RANK_MAX, &max_rank) < 0
+        || copy_argument(values[2], 1, &copy) < 0)
         return NULL;
-    return make(array_state_of(module), values[0], values[1], copy, values[3], min_rank);
+    if (max_rank < 0 || max_rank > VME_RANK_MAX)
+        return PyErr_Format(PyExc_ValueError, "ndmax must be in the range [0, NPY_MAXDIMS (%d)]", VME_RANK_MAX);
+    PyObject *result = make(array_state_of(module), values[0], values[1], copy, values[3], min_rank);
+    if (result != NULL && ((array *)result)->t.rank > (max_rank > min_rank ? max_rank : min_rank)) {
+        PyErr_Format(PyExc_ValueError, "ndmax=%lld: below that depth lie sequences, and arrays hold numbers only",
+                     (long long)max_rank);
+        Py_CLEAR(result);
+    }
+    return result;
 }
 
 PyObject *array_function_asarray(PyObject *module, ARRAY_VECTORCALL)
@@ -423,7 +475,7 @@ static PyObject *in_order(array *result, PyObject *order)
     }
     array *turned = array_view_of(result, result->t.dtype, result->t.rank, shape, strides, result->t.data);
     Py_DECREF(result);
-    return (PyObject *)turned;
+    return (PyObject *)array_as_owner(turned);
 }
 
 static array *filled(array *result, PyObject *value)
@@ -437,7 +489,7 @@ static array *filled(array *result, PyObject *value)
 static array *filled_by_cast(array *result, PyObject *value)
 {
     int weak = element_weak(value);
-    if (weak == WEAK_BOOL || weak == WEAK_INT || PyUnicode_Check(value) || PyBytes_Check(value))
+    if (weak == WEAK_BOOL || weak == WEAK_INT || value == Py_None || PyUnicode_Check(value) || PyBytes_Check(value))
         return filled(result, value);
     array *source = result == NULL ? NULL : array_from_any(result->state, value, -1);
     if (source == NULL || array_assign(result, source) < 0)
@@ -584,7 +636,7 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
         || array_argument_device(values[4]) < 0)
         return NULL;
     PyObject *start = values[0], *stop = values[1], *step = array_given(values[2]) ? values[2] : NULL;
-    if (!array_given(stop)) {
+    if (!array_given(stop) && count > 0) {
         stop = start;
         start = NULL;
     }
@@ -604,8 +656,13 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
         if (numbers[i] == NULL || numbers[i] == Py_None)
             continue;
         array *number = array_from_any(state, numbers[i], -1);
-        if (number == NULL)
+        if (number == NULL) {
+            if (i == 1 && PyErr_ExceptionMatches(PyExc_OverflowError)) {
+                PyErr_Clear();
+                PyErr_SetString(PyExc_ValueError, "Maximum allowed size exceeded");
+            }
             return NULL;
+        }
         int own = number->t.dtype;
         Py_DECREF(number);
         if (dtype_is_complex(own)) {
@@ -627,6 +684,8 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     }
     double length = ceil((limits[1] - limits[0]) / limits[2]);
+    if (length == 0 && limits[1] != limits[0]) /* the quotient underflows, or the step is infinite: the start alone */
+        length = !signbit(length);
     if (integral) { /* exact, even beyond 2**53 */
         __int128 span = exact[1] - exact[0], by = exact[2];
         __int128 items = span == 0 || (span < 0) != (by < 0) ? 0 : (span + by - (by < 0 ? -1 : 1)) / by;
@@ -641,6 +700,8 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     }
     int64_t shape[1] = {length > 0 ? (int64_t)length : 0};
+    if (length <= 1) /* no step is taken: it may be infinite */
+        limits[2] = 0;
     if (dtype < 0)
         dtype = meeting;
     if (integral && dtype_is_integer(dtype) && arange_fits(dtype, start, step, shape[0]) < 0)

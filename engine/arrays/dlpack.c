@@ -95,7 +95,7 @@ PyObject *array_method___dlpack__(PyObject *object, ARRAY_VECTORCALL)
     if (array_arguments("__dlpack__", args, count, keywords, names, 0, 0, values) < 0)
         return NULL;
     if (array_given(values[0]))
-        return PyErr_Format(PyExc_RuntimeError, "NumPy only supports stream=None.");
+        return PyErr_Format(PyExc_ValueError, "NumPy only supports stream=None.");
     bool versioned = false;
     if (array_given(values[1])) {
         if (!PyTuple_Check(values[1]) || PyTuple_GET_SIZE(values[1]) != 2)

@@ -89,14 +89,25 @@ int array_dtype_from(array_state *state, PyObject *object)
         return VME_BOOL;
     if (object == (PyObject *)&PyComplex_Type)
         return VME_COMPLEX128;
-    PyObject *text = NULL;
+    PyObject *text = NULL, *own = NULL;
     if (PyUnicode_Check(object))
         text = Py_NewRef(object);
-    else if (!PyType_Check(object)
-             && PyObject_GetOptionalAttrString(object, "str", &text) < 0) /* another library's dtype */
+    else if (PyBytes_Check(object))
+        text = PyUnicode_DecodeLatin1(PyBytes_AS_STRING(object), PyBytes_GET_SIZE(object), NULL);
+    else if (PyObject_GetOptionalAttrString(object, "dtype", &own) < 0) /* whatever has a dtype names it */
         return -1;
-    else if (PyType_Check(object) && PyObject_HasAttrString(object, "dtype")) /* another library's scalar class */
+    else if (own != NULL && is_dtype(own)) {
+        int dtype = ((dtype_object *)own)->number;
+        Py_DECREF(own);
+        return dtype;
+    } else if (!PyType_Check(object)
+               && PyObject_GetOptionalAttrString(object, "str", &text) < 0) /* another library's dtype */
+        text = NULL;
+    else if (PyType_Check(object) && own != NULL) /* another library's scalar class */
         text = PyObject_GetAttrString(object, "__name__");
+    Py_XDECREF(own);
+    if (PyErr_Occurred())
+        return -1;
     if (text != NULL && PyUnicode_Check(text)) {
         const char *utf8 = PyUnicode_AsUTF8(text);
         int dtype = utf8 == NULL ? -1 : from_text(utf8);
@@ -305,10 +316,11 @@ static PyObject *convert(PyObject *self, PyObject *const *args, size_t flags, Py
         < 0)
         return NULL;
     value = values[0];
-    if (parts && array_given(values[1])) { /* complex128(1, 2) */
-        PyObject *number = value == NULL
-                               ? PyObject_CallFunction((PyObject *)&PyComplex_Type, "dO", 0.0, values[1])
-                               : PyObject_CallFunctionObjArgs((PyObject *)&PyComplex_Type, value, values[1], NULL);
+    if (parts && values[1] != NULL) { /* complex128(1, 2) */
+        double real = value == NULL ? 0 : PyFloat_AsDouble(value), imaginary = PyFloat_AsDouble(values[1]);
+        if (PyErr_Occurred())
+            return NULL;
+        PyObject *number = PyComplex_FromDoubles(real, imaginary);
         PyObject *result = number == NULL ? NULL : array_as_scalar(array_scalar_from(state, SELF->number, number));
         Py_XDECREF(number);
         return result;

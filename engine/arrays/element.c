@@ -117,7 +117,7 @@ int element_from_python(int dtype, PyObject *object, char *data)
         return truth < 0 ? -1 : 0;
     }
     if (dtype_is_complex(dtype)) {
-        Py_complex value = PyComplex_AsCComplex(object);
+        Py_complex value = object == Py_None ? (Py_complex){Py_NAN, Py_NAN} : PyComplex_AsCComplex(object);
         if (value.real == -1.0 && PyErr_Occurred())
             return -1;
         if (dtype == VME_COMPLEX64) {
@@ -129,7 +129,7 @@ int element_from_python(int dtype, PyObject *object, char *data)
         }
         return 0;
     }
-    double value = PyFloat_AsDouble(object);
+    double value = object == Py_None ? Py_NAN : PyFloat_AsDouble(object);
     if (value == -1.0 && PyErr_Occurred()) {
         if (PyComplex_Check(object)) {
             PyErr_Clear();

@@ -543,7 +543,7 @@ static int assign_subscript(PyObject *object, PyObject *key, PyObject *value)
                  && memcmp(source->strides, target->t.strides, (size_t)source->rank * sizeof *source->shape) == 0)
             result = 0; /* `a[1:] += 2` assigns the view that it has already changed */
         else if (chosen.all_ints && !read.ellipsis && element_weak(value) == WEAK_NONE && !PyUnicode_Check(value)
-                 && !(source != NULL && source->rank == 0)) {
+                 && (source != NULL ? source->rank != 0 : PySequence_Check(value) || PyObject_CheckBuffer(value))) {
             PyErr_SetString(PyExc_ValueError, "setting an array element with a sequence.");
             result = -1;
         } else if (chosen.view.rank == 0 && (PyList_Check(value) || PyTuple_Check(value))) {

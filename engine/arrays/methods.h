@@ -19,7 +19,7 @@
     X(reshape) X(ravel) X(flatten) X(transpose) X(swapaxes) X(squeeze) X(diagonal) X(trace) \
     X(take) X(compress) X(nonzero) X(sort) X(partition) X(argsort) X(searchsorted) X(clip) X(conj) X(conjugate) X(dot) \
     X(__copy__) X(__deepcopy__) X(__reduce_ex__) X(__complex__) X(__round__) X(__trunc__) X(__format__) \
-    X(__dlpack__) X(__dlpack_device__) X(to_device) X(__array_namespace__)
+    X(__sizeof__) X(__dlpack__) X(__dlpack_device__) X(to_device) X(__array_namespace__)
 /* clang-format on */
 
 /* clang-format off */

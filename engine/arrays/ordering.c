@@ -118,8 +118,10 @@ static PyObject *partition(array_state *state, array *self, PyObject **values)
         return NULL;
     PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._sets"),
              *axis = values[2] != NULL ? Py_NewRef(values[2]) : PyLong_FromLong(-1);
-    PyObject *created =
-        module == NULL || axis == NULL ? NULL : PyObject_CallMethod(module, "partition", "OOO", self, values[1], axis);
+    PyObject *created = module == NULL || axis == NULL
+                            ? NULL
+                            : PyObject_CallMethod(module, "partition", array_given(values[3]) ? "OOOO" : "OOO", self,
+                                                  values[1], axis, values[3]);
     int result = created == NULL ? -1 : array_assign(self, (array *)created);
     Py_XDECREF(module);
     Py_XDECREF(axis);

@@ -256,19 +256,37 @@ static PyObject *arg_extreme(array *self, int op, PyObject **values)
     if (array_argument_bool(values[3], false, &keep) < 0 || array_argument_out(values[2], &out) < 0)
         goto failed;
     int axis;
+    const bool flat = !array_given(values[1]) || self->t.rank == 0;
     if (array_given(values[1]) && array_argument_axis_of_one(self->state, values[1], self->t.rank, &axis) < 0)
         goto failed;
-    if (array_given(values[1]) && self->t.rank > 0) {
-        axes = UINT64_C(1) << axis;
-    } else {
-        int64_t flat[1] = {self->size};
-        Py_SETREF(over, array_reshape(self, 1, flat));
+    if (flat) {
+        int64_t size[1] = {self->size};
+        Py_SETREF(over, array_reshape(self, 1, size));
         if (over == NULL)
             return NULL;
+    } else {
+        axes = UINT64_C(1) << axis;
     }
-    PyObject *result = array_reduce(over, op, axes, keep && array_given(values[1]) && self->t.rank > 0, -1, out, NULL);
+    array *into = out; /* the index in the flat array is written to the one element of `out` */
+    if (flat && keep && out != NULL) {
+        if (out->t.rank != self->t.rank || out->size != 1) {
+            PyErr_Format(PyExc_ValueError,
+                         "output parameter for reduction operation has the wrong number of dimensions or the wrong "
+                         "shape: expected %d dimensions of size 1, got %d",
+                         self->t.rank, out->t.rank);
+            goto failed;
+        }
+        into = array_view_of(out, out->t.dtype, 0, NULL, NULL, out->t.data);
+        if (into == NULL)
+            goto failed;
+    }
+    PyObject *result = array_reduce(over, op, axes, keep && !flat, -1, into, NULL);
     Py_DECREF(over);
-    if (result != NULL && keep && !array_given(values[1])) {
+    if (into != out) {
+        Py_DECREF(into);
+        if (result != NULL)
+            Py_SETREF(result, Py_NewRef(out));
+    } else if (result != NULL && keep && !array_given(values[1])) {
         int64_t ones[VME_RANK_MAX];
         for (int i = 0; i < self->t.rank; i++)
             ones[i] = 1;
@@ -341,12 +359,28 @@ done:
 }
 ARRAY_BOTH_OF(mean, mean_names, 6, 1, 6, mean)
 
-/* Whether elements share memory: a running result must not be read back from there. */
+/* Whether elements may share memory: a running result must not be read back from there. False if each dimension steps
+ * over all that the dimensions of smaller strides reach, which holds for all views that indexing makes. */
 static bool overlaps_itself(const array *of)
 {
-    for (int i = 0; i < of->t.rank; i++)
-        if (of->t.strides[i] == 0 && of->t.shape[i] > 1)
+    uint64_t seen = 0;
+    int64_t reach = vme_dtype_size((vme_dtype)of->t.dtype);
+    for (int n = 0; n < of->t.rank; n++) {
+        int next = -1;
+        int64_t smallest = 0;
+        for (int i = 0; i < of->t.rank; i++) {
+            int64_t stride = of->t.strides[i] < 0 ? -of->t.strides[i] : of->t.strides[i];
+            if (!(seen >> i & 1) && (next < 0 || stride < smallest)) {
+                next = i;
+                smallest = stride;
+            }
+        }
+        seen |= UINT64_C(1) << next;
+        if (of->t.shape[next] > 1 && smallest < reach)
             return true;
+        if (of->t.shape[next] > 1)
+            reach += smallest * (of->t.shape[next] - 1);
+    }
     return false;
 }
 

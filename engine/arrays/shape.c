@@ -92,7 +92,7 @@ array *array_reshape(array *self, int rank, const int64_t *wanted)
         return NULL;
     array *result = array_view_of(flat, flat->t.dtype, rank, shape, NULL, flat->t.data);
     Py_DECREF(flat);
-    return result;
+    return array_as_owner(result);
 }
 
 char array_argument_order(PyObject *value, const array *of, char absent)
@@ -258,7 +258,8 @@ static PyObject *transpose_by(array *self, PyObject *axes)
 
 PyObject *array_method_transpose(PyObject *self, ARRAY_VECTORCALL)
 {
-    if (count == 1 && (args[0] == Py_None || PyTuple_Check(args[0]) || PyList_Check(args[0])))
+    if (count == 1 && !PyLong_Check(args[0]) && (args[0] == Py_None || is_array(args[0]) || PySequence_Check(args[0]))
+        && !(is_array(args[0]) && ((array *)args[0])->t.rank == 0))
         return transpose_by((array *)self, args[0]);
     if (count == 0)
         return transpose_by((array *)self, NULL);

@@ -1,7 +1,11 @@
 """Python functions applied along axes or to every element."""
 
+from itertools import islice
+
 from vmhost.engine import _array as _a
-from vmhost.engine.numpy._shapes import _axis, expand_dims, moveaxis
+from vmhost.engine.numpy._shapes import _axis, _count, expand_dims, moveaxis
+
+_PYTHON = ("bool", "int64", "float64", "complex128")  # the dtypes of Python's numbers
 
 
 def apply_along_axis(func1d, axis, arr, *args, **kwargs):
@@ -12,7 +16,7 @@ def apply_along_axis(func1d, axis, arr, *args, **kwargs):
     outside, length = rows.shape[:-1], rows.shape[-1]
     if 0 in outside:
         raise ValueError("Cannot apply_along_axis when any iteration dimensions are 0")
-    rows = rows.reshape(-1, length)
+    rows = rows.reshape(_count(outside), length)
     first = _a.asarray(func1d(rows[0], *args, **kwargs))
     result = _a.zeros((len(rows), *first.shape), first.dtype)
     result[0] = first
@@ -99,7 +103,14 @@ class vectorize:
         shape, columns = arrays[0].shape, [array.ravel().tolist() for array in arrays]
         if not columns[0] and self.otypes is None:
             raise ValueError("cannot call `vectorize` on size 0 inputs unless `otypes` is set")
-        rows = [function(*row) for row in zip(*columns)]
+        rows = []
+        if columns[
+            0
+        ]:  # as in NumPy, the first call sees elements of the arrays' dtypes, which give those of the results
+            first = [
+                column[0] if array.dtype.name in _PYTHON else array.ravel()[0] for array, column in zip(arrays, columns)
+            ]
+            rows = [function(*first), *(function(*row) for row in islice(zip(*columns), 1, None))]
         several = isinstance(rows[0], tuple) if rows else len(self.otypes) > 1
         results = list(zip(*rows)) if rows and several else [[] for _ in self.otypes] if several else [rows]
         if self.otypes is not None and len(self.otypes) < len(results):

@@ -49,9 +49,11 @@ def _spacing(x):
     """The distance to the next number away from zero."""
     x = floating(x)
     _refuse("spacing", x, kinds="f")
+    if x.dtype == _a.float16:  # as in NumPy, the distance to the next larger number
+        return _a.where(_a.isinf(x), _a.float16("nan"), _a.nextafter(x, _a.float16("inf")) - x)
     size = _a.ascontiguousarray(_a.absolute(x)).reshape(x.shape)
     following = (size.view(f"int{8 * x.itemsize}") + 1).view(x.dtype)  # positive floats are ordered like their bits
-    return _a.copysign(following - size, x)
+    return _a.where(x < 0, size - following, following - size)
 
 
 divmod = Composite(_divmod, 2, 2)
@@ -152,7 +154,7 @@ def _logaddexp2(x1, x2):
 
 fabs = Composite(_fabs, 1)
 float_power = Composite(_float_power, 2)
-logaddexp2 = Composite(_logaddexp2, 2)
+logaddexp2 = Composite(_logaddexp2, 2, identity=float("-inf"))
 
 
 def real_if_close(a, tol=100):
@@ -179,29 +181,26 @@ def interp(x, xp, fp, left=None, right=None, period=None):
             raise ValueError("fp and xp are not of the same length")
         period, left, right = abs(period), None, None
         x, xp = x % period, xp % period
+        if not x.size:
+            return _a.empty(x.shape, fp.dtype)
         order = xp.argsort()
         xp, fp = xp[order], fp[order]
         xp = _a.concatenate((xp[-1:] - period, xp, xp[:1] + period))
         fp = _a.concatenate((fp[-1:], fp, fp[:1]))
     if len(xp) != len(fp):
         raise ValueError("fp and xp are not of the same length.")
+    if not x.size:
+        return _a.empty(x.shape, fp.dtype)
     if not len(xp):
         raise ValueError("array of sample points is empty")
-    if fp.dtype.kind == "f" and xp.ndim == fp.ndim == 1:
+    if xp.ndim != 1 or fp.ndim != 1:
+        raise ValueError("object too deep for desired array")
+    if fp.dtype.kind == "f":
         return _a._interp(x, xp, _a.asarray(fp, None, "C"), left, right)
-    if len(xp) == 1:
-        result = _a.full(x.shape, fp[0])
-    else:
-        below = _a.clip(_a.searchsorted(xp, x, "right") - 1, 0, len(xp) - 2)
-        slope = (fp[1:] - fp[:-1]) / (xp[1:] - xp[:-1])
-        start = fp[below]
-        result = slope[below] * (x - xp[below]) + start
-        # infinite slope or end: interpolate from the other end, or take the value that both ends share
-        undefined = _a.isnan(result)
-        if undefined.any():
-            from_right = slope[below] * (x - xp[below + 1]) + fp[below + 1]
-            from_right = _a.where(_a.isnan(from_right) & (start == fp[below + 1]), start, from_right)
-            result = _a.where(x == xp[below], start, _a.where(undefined, from_right, result))
-    result = _a.where(x < xp[0], fp[0] if left is None else left, result)
-    result = _a.where(x > xp[-1], fp[-1] if right is None else right, _a.where(x == xp[-1], fp[-1], result))
-    return _a.where(_a.isnan(x), x, result)[()]
+    parts = []
+    for part in ("real", "imag"):
+        ends = [None if end is None else float(getattr(_a.asarray(end), part)) for end in (left, right)]
+        parts.append(_a.asarray(_a._interp(x, xp, _a.ascontiguousarray(getattr(fp, part)), *ends)))
+    result = _a.empty(x.shape, fp.dtype)
+    result.real, result.imag = parts[0], _a.where(_a.isnan(x), 0, parts[1])
+    return result[()]

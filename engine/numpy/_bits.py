@@ -7,6 +7,8 @@ from vmhost.engine.numpy._shapes import _axis
 
 
 def _order(bitorder):
+    if not isinstance(bitorder, str):
+        raise TypeError(f"pack() argument 3 must be str, not {type(bitorder).__name__}")
     if bitorder not in ("big", "little"):
         raise ValueError("'order' must be either 'little' or 'big'")
     return bitorder == "big"

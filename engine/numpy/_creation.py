@@ -134,6 +134,7 @@ def tril_indices(n, k=0, m=None):
 
 
 def triu_indices(n, k=0, m=None):
+    n, m = int(n), None if m is None else int(m)
     return _a.logical_not(tri(n, m, k - 1, bool)).nonzero()
 
 

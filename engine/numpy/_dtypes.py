@@ -1,5 +1,7 @@
 """Properties of dtypes: limits, and the kinds they belong to."""
 
+from types import GenericAlias
+
 from vmhost.engine import _array as _a
 
 
@@ -11,8 +13,13 @@ def _dtype_of(value):
 class iinfo:
     """The limits of an integer dtype: `bits`, `min`, `max`."""
 
+    __class_getitem__ = classmethod(GenericAlias)
+
     def __init__(self, type):
-        self.dtype = type.dtype if isinstance(type, _a.ndarray) else _dtype_of(type)
+        try:
+            self.dtype = type.dtype if isinstance(type, _a.ndarray) else _dtype_of(type)
+        except TypeError as error:
+            raise ValueError(f"Invalid integer data type {type!r}.") from error
         if self.dtype.kind not in "iu":
             raise ValueError(f"Invalid integer data type {self.dtype.kind!r}.")
         self.kind = self.dtype.kind
@@ -34,7 +41,11 @@ _MANTISSA = {"float16": (10, 15, 3), "float32": (23, 127, 6), "float64": (52, 10
 class finfo:
     """The limits of a floating dtype (for a complex dtype, of its parts)."""
 
+    __class_getitem__ = classmethod(GenericAlias)
+
     def __init__(self, dtype):
+        if dtype is None:
+            raise TypeError("dtype must not be None")
         dtype = dtype.dtype if isinstance(dtype, _a.ndarray) else _dtype_of(dtype)
         if dtype.kind == "c":
             dtype = _a.float32 if dtype.itemsize == 8 else _a.float64
@@ -62,8 +73,14 @@ class finfo:
             f" {self.smallest_normal!s}   smallest_subnormal = {self.smallest_subnormal!s}\n{line}\n"
         )
 
+    def __eq__(self, other):
+        return isinstance(other, finfo) and self.dtype == other.dtype
+
+    def __hash__(self):
+        return hash(self.dtype)
+
     def __repr__(self):
-        return f"finfo(resolution={self.resolution}, min={self.min}, max={self.max}, dtype={self.dtype})"
+        return f"finfo(resolution={self.resolution!s}, min={self.min!s}, max={self.max!s}, dtype={self.dtype})"
 
 
 class _Kind:
@@ -113,8 +130,11 @@ _STANDARD = {
 
 def isdtype(dtype, kind):
     """Whether `dtype` is of this kind (array API standard): a dtype, a kind by name, or a tuple of them."""
-    dtype = _a.dtype(dtype)
+    if not isinstance(dtype, _a.dtype):
+        raise TypeError(f"dtype argument must be a NumPy dtype, but it is a {type(dtype)}.")
     for one in kind if isinstance(kind, tuple) else (kind,):
+        if not isinstance(one, (str, _a.dtype)):
+            raise TypeError(f"kind argument must be comprised of NumPy dtypes or strings only, but is a {type(one)}.")
         if isinstance(one, str) and one not in _STANDARD:
             raise ValueError(f"kind argument is a string, but {one!r} is not a known kind name.")
         if dtype.kind in _STANDARD[one] if isinstance(one, str) else dtype == one:

@@ -20,6 +20,8 @@ def _letters(numbers):
         if number is Ellipsis:
             text += "..."
         else:
+            if not 0 <= index(number) < len(_LETTERS):
+                raise ValueError(f"subscript is not within the valid range [0, {len(_LETTERS)})")
             text += _LETTERS[index(number)]
     return text
 
@@ -29,6 +31,8 @@ def _read(operands):
     own."""
     if not operands:
         raise ValueError("No input operands")
+    if operands[0] is None or not isinstance(operands[0], str) and len(operands) < 2:
+        raise TypeError("einsum takes subscripts and operands, or operands and their lists of subscripts")
     if isinstance(operands[0], str):
         text, arrays = operands[0].replace(" ", ""), [_a.asarray(array) for array in operands[1:]]
     else:
@@ -321,7 +325,11 @@ def _optimal(terms, result, sizes):
 
 def _order(terms, result, sizes, optimize):
     if isinstance(optimize, (list, tuple)) and optimize and optimize[0] == "einsum_path":
-        return [tuple(step) for step in optimize[1:]]
+        path = [tuple(step) for step in optimize[1:]]
+        left = len(terms) - sum(len(step) - 1 for step in path)
+        if left != 1:
+            raise RuntimeError(f"Invalid einsum_path is specified: {left - 1} more operands has to be contracted.")
+        return path
     kind = optimize[0] if isinstance(optimize, tuple) and optimize else optimize
     if kind not in (True, False, None, "greedy", "optimal"):
         raise TypeError(f"Did not understand the path: {optimize!r}")
@@ -330,16 +338,28 @@ def _order(terms, result, sizes, optimize):
     return _optimal(terms, result, sizes) if kind == "optimal" and len(terms) <= 7 else _greedy(terms, result, sizes)
 
 
+def _memory_order(order, arrays):
+    """C, F or K; A is F if all operands lie so, else C."""
+    order = order.upper() if isinstance(order, str) else order
+    if order not in ("C", "F", "A", "K"):
+        raise ValueError(f"order must be one of 'C', 'F', 'A', or 'K' (got {order!r})")
+    if order != "A":
+        return order
+    return "F" if all(array.flags.f_contiguous and not array.flags.c_contiguous for array in arrays) else "C"
+
+
 def einsum(*operands, out=None, optimize=False, dtype=None, order="K", casting="safe"):
     """Sums products over the letters that the result does not name: `einsum("ij,jk->ik", a, b)`.
 
     More than two operands are always multiplied pairwise, in a greedy order unless `optimize` names another."""
-    if 2 <= len(operands) <= 3 and dtype is None and out is None and optimize is False and isinstance(operands[0], str):
+    plain = dtype is None and out is None and order == "K" and casting == "safe"
+    if 2 <= len(operands) <= 3 and plain and optimize is False and isinstance(operands[0], str):
         arrays = [_a.asarray(array) for array in operands[1:]]
         plan = _plan(operands[0], tuple([array.shape for array in arrays]))
         if plan is not None:
             return plan(*arrays)
     inputs, result, arrays = _read(operands)
+    lies = _memory_order(order, arrays)
     sizes = _sizes(inputs, arrays)
     loop = _a.result_type(*arrays) if dtype is None else _a.dtype(dtype)
     for array in arrays:
@@ -348,7 +368,7 @@ def einsum(*operands, out=None, optimize=False, dtype=None, order="K", casting="
                 f"Iterator operand 0 dtype could not be cast from {array.dtype!r} to {loop!r} according to the rule"
                 f" '{casting}'"
             )
-    plain = len(arrays) == 1 and dtype is None and out is None
+    plain = plain and len(arrays) == 1
     pairs = [_diagonal(array.astype(loop, copy=False), term) for array, term in zip(arrays, inputs)]
     pending = []
     for i, (array, term) in enumerate(pairs):
@@ -368,7 +388,16 @@ def einsum(*operands, out=None, optimize=False, dtype=None, order="K", casting="
     if array.shape != shape:
         array = _a.broadcast_to(array, shape).copy()
     if out is not None:
-        return _finish(array, out)
+        if isinstance(out, _a.ndarray) and not _a.can_cast(
+            loop, out.dtype, "unsafe" if optimize and len(arrays) > 1 else casting
+        ):
+            raise TypeError(
+                f"Iterator requested dtype could not be cast from {loop!r} to {out.dtype!r}, the operand"
+                f" {len(arrays)} dtype, according to the rule '{casting}'"
+            )
+        return _finish(array.astype(out.dtype, copy=False) if isinstance(out, _a.ndarray) else array, out)
+    if lies != "K":
+        array = _a.asarray(array, order=lies)
     if not plain and array.ndim and any(array is one for one in arrays):
         array = array.copy()
     return array[()] if array.ndim == 0 and not plain or array.ndim == 0 and inputs[0] else array

@@ -203,6 +203,24 @@ def load(file, mmap_mode=None, allow_pickle=False, fix_imports=True, encoding="A
 # ---- several
 
 
+class _Attributes:
+    """The arrays of an archive as attributes: `archive.f.weights`."""
+
+    def __init__(self, archive):
+        self._archive = archive
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self._archive[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __dir__(self):
+        return list(self._archive)
+
+
 class NpzFile:
     """The arrays of an archive by name, each read on access; a context manager."""
 
@@ -218,9 +236,13 @@ class NpzFile:
         if member_name not in names:
             raise KeyError(f"{name} is not a file in the archive; it has {', '.join(self.files) or 'none'}")
         with self.zip.open(member_name) as member:
-            if not member_name.endswith(".npy"):
-                return member.read()
-            return _read(member)
+            is_array = member.read(len(_MAGIC)) == _MAGIC
+        with self.zip.open(member_name) as member:
+            return _read(member) if is_array or member_name.endswith(".npy") else member.read()
+
+    @property
+    def f(self):
+        return _Attributes(self)
 
     def close(self):
         self.zip.close()
@@ -259,7 +281,9 @@ class NpzFile:
         return self[name] if name in self else default
 
     def __repr__(self):
-        return f"NpzFile with keys: {', '.join(self.files)}"
+        name = self._file if isinstance(self._file, str) else getattr(self._file, "name", "object")
+        shown = ", ".join(self.files[:5]) + "..." * (len(self.files) > 5)
+        return f"NpzFile {name!r} with keys: {shown}"
 
 
 def savez(file, *args, allow_pickle=False, **kwds):

@@ -14,10 +14,22 @@ class Flags:
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name, value):
+        if name == "aligned":
+            if value and not self.aligned:
+                raise ValueError("cannot set aligned flag of mis-aligned array to True")
+            return
         if name != "writeable":
             raise AttributeError(f"only writeable can be set, not {name!r}")
         self._array.setflags(write=value)
         object.__setattr__(self, name, bool(value))
+
+    def __eq__(self, other):
+        return isinstance(other, Flags) and self.num == other.num
+
+    __hash__ = None
+
+    def __delattr__(self, name):
+        raise AttributeError(f"Cannot delete flag {name!r}")
 
     @property
     def contiguous(self):
@@ -31,19 +43,44 @@ class Flags:
     def fnc(self):
         return self.f_contiguous and not self.c_contiguous
 
+    fortran = fnc
+
+    @property
+    def behaved(self):
+        return self.aligned and self.writeable
+
+    @property
+    def carray(self):
+        return self.behaved and self.c_contiguous
+
+    @property
+    def farray(self):
+        return self.behaved and self.fnc
+
+    @property
+    def num(self):
+        return sum(bit for bit, name in self._BITS.items() if getattr(self, name))
+
+    writebackifcopy = False  # there is no array that is written back later
+    _BITS = {1: "c_contiguous", 2: "f_contiguous", 4: "owndata", 0x100: "aligned", 0x400: "writeable"}
     _KEYS = {
         "C": "c_contiguous",
         "F": "f_contiguous",
         "W": "writeable",
         "A": "aligned",
         "O": "owndata",
+        "X": "writebackifcopy",
+        "B": "behaved",
+        "CA": "carray",
+        "FA": "farray",
         "CONTIGUOUS": "c_contiguous",
         "FORTRAN": "f_contiguous",
     }
+    _READ = {*_NAMES, "writebackifcopy", "behaved", "carray", "farray", "fnc", "forc"}
 
     def __getitem__(self, key):
-        name = self._KEYS.get(key, key.lower() if isinstance(key, str) else None)
-        if name not in self._NAMES:
+        name = self._KEYS.get(key, key.lower() if isinstance(key, str) and key.isupper() else None)
+        if name not in self._READ:
             raise KeyError("Unknown flag")
         return getattr(self, name)
 

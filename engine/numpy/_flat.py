@@ -15,7 +15,7 @@ class flatiter:
         return self.base.size
 
     def __iter__(self):
-        return iter(self.base.reshape(-1))
+        return self
 
     def __next__(self):
         if self._next >= self.base.size:
@@ -39,6 +39,8 @@ class flatiter:
         return items.copy() if items.ndim else items
 
     def __setitem__(self, key, value):
+        if isinstance(key, tuple) and not key:
+            raise IndexError("Assigning to a flat iterator with a 0-D index is not supported")
         key = _row_key(key)
         try:
             value = _a.asarray(value) if isinstance(value, _a.ndarray) else _a.asarray(value, self.base.dtype)
@@ -55,11 +57,19 @@ class flatiter:
         indices = _a.arange(self.base.size)[key]
         self.base[unravel_index(indices, self.base.shape)] = _repeated(value, indices)
 
+    def __delitem__(self, key):
+        raise TypeError("Cannot delete elements of a flat iterator")
+
     def copy(self):
         return self.base.flatten()
 
     def __array__(self, dtype=None, copy=None):
-        return self.base.flatten() if dtype is None else self.base.flatten().astype(dtype)
+        """The elements as a row: a view where they lie so, else a copy that cannot be written."""
+        base = self.base
+        row = base.reshape(-1) if base.flags.c_contiguous else base.flatten()
+        if not base.flags.c_contiguous:
+            row.flags.writeable = False
+        return row if dtype is None else row.astype(dtype, copy=bool(copy))
 
     def __eq__(self, other):
         return self.base.reshape(-1) == other
@@ -77,7 +87,7 @@ def _row_key(key):
         raise IndexError(
             "only integers, slices (`:`), ellipsis (`...`) and integer or boolean arrays are valid indices"
         )
-    if isinstance(key, list) and any(isinstance(item, bool) for item in key):
+    if isinstance(key, list) and key and all(isinstance(item, bool) for item in key):
         raise IndexError(
             "boolean indices for iterators are not supported because of previous behavior that was confusing (valid"
             " boolean indices are expected to match the size of the iterator): make an array of them"

@@ -1,6 +1,8 @@
 """Index grids: open and full grids by slices, joining by index syntax, flat indices to coordinates and back, iteration
 over all indices."""
 
+from operator import index
+
 from vmhost.engine import _array as _a
 from vmhost.engine.numpy._shapes import _count, clip_mode
 
@@ -38,12 +40,15 @@ def _range(key):
     """The numbers that a slice names."""
     start, stop, step = key.start, key.stop, key.step
     start = 0 if start is None else start
-    if isinstance(step, complex):
+    if isinstance(step, complex) or isinstance(step, _a.ndarray) and step.dtype.kind == "c":
         points = int(abs(step))
         numbers = _a.arange(points) * 1.0
         if points > 1:
             numbers = numbers * ((stop - start) / (points - 1))
-        return numbers + start
+        numbers = numbers + start
+        if isinstance(step, complex):
+            return numbers
+        return numbers.astype(_a.result_type(start, 0 if stop is None else stop, step.real))  # complex64: float32
     return _a.arange(start, stop, 1 if step is None else step)
 
 
@@ -121,8 +126,8 @@ def ix_(*args):
     """Index arrays that pick the rows, columns, ... of a block; booleans stand for the indices of true elements."""
     grids, rank = [], len(args)
     for i, one in enumerate(args):
-        one = _a.asarray(one)
-        if one.size == 0:
+        given, one = one, _a.asarray(one)
+        if one.size == 0 and not isinstance(given, _a.ndarray):
             one = one.astype(int)
         if one.ndim != 1:
             raise ValueError("Cross index must be 1 dimensional")
@@ -138,8 +143,9 @@ class ndindex:
     def __init__(self, *shape):
         from itertools import product
 
-        if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
-            shape = tuple(shape[0])
+        if len(shape) == 1 and isinstance(shape[0], tuple):
+            shape = shape[0]
+        shape = tuple(map(index, shape))
         if any(size < 0 for size in shape):
             raise ValueError("negative dimensions are not allowed")
         self._indices = product(*map(range, shape))
@@ -168,10 +174,16 @@ class ndenumerate:
 class broadcast:
     """The shape that arrays broadcast to, and their elements side by side."""
 
-    def __init__(self, *args):
+    def __init__(self, *args, **kwargs):
         from vmhost.engine.numpy._creation import broadcast_arrays
 
-        arrays = broadcast_arrays(*args)
+        if kwargs:
+            raise ValueError("keyword arguments not accepted.")
+        args = [array for one in args for array in (one._of if isinstance(one, broadcast) else (one,))]
+        if len(args) > 64:
+            raise ValueError(f"Need at least 0 and at most 64 array objects, got {len(args)}.")
+        self._of = [_a.asarray(one) for one in args]
+        arrays = broadcast_arrays(*self._of)
         self.shape = arrays[0].shape if arrays else ()
         self.nd = self.ndim = len(self.shape)
         self.size, self.numiter, self.index = _count(self.shape), len(arrays), 0
@@ -189,13 +201,37 @@ class broadcast:
     def reset(self):
         self.index = 0
 
+    @property
+    def iters(self):
+        """A flat iterator over each array."""
+        return tuple(array.flat for array in self._of)
+
+
+_MAX_INDEX = (1 << 63) - 1
+
+
+def _check_integral(array, given):
+    if array.dtype.kind in "iu":
+        return
+    if not array.size and not isinstance(given, _a.ndarray):
+        raise TypeError(
+            "indices must be integral: the provided empty sequence was inferred as float. Wrap it with"
+            " 'np.array(indices, dtype=np.intp)'"
+        )
+    raise TypeError("only int indices permitted")
+
 
 def unravel_index(indices, shape, order="C"):
     """The coordinates of elements with these flat indices, an array for each dimension."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     flat = _a.asarray(indices)
-    if flat.dtype.kind not in "iu" and flat.size:
-        raise TypeError("only int indices permitted")
+    _check_integral(flat, indices)
+    if not shape and flat.ndim:
+        raise ValueError("multiple indices are not supported for 0d array")
+    if _count(shape) > _MAX_INDEX:
+        raise ValueError(
+            "dimensions are too large; arrays and shapes with a total size greater than 'intp' are not supported."
+        )
     size, uncast = _count(shape), flat
     flat = flat.astype(int)
     if flat.size and int(flat.view(_a.uint64).max()) >= size:  # as unsigned, a negative index exceeds any size
@@ -219,7 +255,12 @@ def _is_c(order):
 def ravel_multi_index(multi_index, dims, mode="raise", order="C"):
     """The flat indices of elements at these coordinates."""
     dims = (dims,) if isinstance(dims, int) else tuple(dims)
+    if _count(dims) > _MAX_INDEX:
+        raise ValueError("invalid dims: array size defined by dims is larger than the maximum possible size.")
     indices = [_a.asarray(one) for one in multi_index]
+    for one, given in zip(indices, multi_index):
+        if not (isinstance(multi_index, _a.ndarray) and not one.size):
+            _check_integral(one, given)
     if (
         mode == "raise"
         and order == "C"
@@ -238,8 +279,8 @@ def ravel_multi_index(multi_index, dims, mode="raise", order="C"):
     flat, step = None, 1
     pairs = list(zip(indices, dims, modes))
     for one, n, how in reversed(pairs) if _is_c(order) else pairs:
-        if one.dtype.kind not in "iu" and one.size:
-            raise TypeError("only int indices permitted")
+        if not n and one.size:
+            raise ValueError("cannot unravel if shape has zero entries")
         if how == "wrap":
             one = one % n
         elif how == "clip":

@@ -243,6 +243,8 @@ def histogramdd(sample, bins=10, range=None, density=None, weights=None):
     size = 1
     for count in shape:
         size *= count
+    if size >= 1 << 60:
+        raise ValueError(f"a histogram of {size} bins is more than an array can hold")
     counts = bincount(indices[inside], None if weights is None else _a.asarray(weights).ravel()[inside], size)
     counts = counts.reshape(shape).astype(float)
     if density:

@@ -11,7 +11,10 @@ def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
         b = float(b) if isinstance(b, int) else b
     elif b.dtype.kind not in "fc":
         b = b.astype(float)
-    bound = _a.add(atol, _a.multiply(rtol, _a.absolute(b)))
+    if any(isinstance(x, _a.ndarray) for x in (b, rtol, atol)):
+        bound = _a.add(atol, _a.multiply(rtol, _a.absolute(b)))
+    else:  # a Python number, which is weak as its parts are
+        bound = atol + rtol * abs(b)
     near = _a.less_equal(_a.absolute(_a.subtract(a, b)), bound) & _a.isfinite(b) | _a.equal(a, b)
     if equal_nan:
         near = near | (_a.isnan(a) & _a.isnan(b))

@@ -1,5 +1,7 @@
 """Tests for shared memory."""
 
+from operator import index
+
 from vmhost.engine import _array as _a
 
 
@@ -14,8 +16,16 @@ def byte_bounds(a):
     return low, high + a.itemsize
 
 
+def _work(max_work):
+    """`max_work`, which C code counts in 64 bits."""
+    if max_work is not None and not -1 << 63 <= index(max_work) < 1 << 63:
+        raise OverflowError("Python int too large to convert to C long")
+    return max_work
+
+
 def may_share_memory(a, b, /, max_work=0):
     """Whether the memory ranges of both arrays overlap."""
+    _work(max_work)
     a, b = _a.asarray(a), _a.asarray(b)
     if not a.size or not b.size:
         return False
@@ -27,7 +37,7 @@ def shares_memory(a, b, /, max_work=-1):
     """Whether any byte belongs to both arrays, by searching the elements of one among those of the other.
 
     TooHardError above `max_work` elements."""
-    a, b = _a.asarray(a), _a.asarray(b)
+    a, b, max_work = _a.asarray(a), _a.asarray(b), _work(max_work)
     if not may_share_memory(a, b):
         return False
     if a.flags.forc and b.flags.forc:

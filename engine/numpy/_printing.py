@@ -5,6 +5,7 @@ Numbers are printed with the fewest digits that identify them (`vmhost.engine._a
 
 import struct
 from contextlib import contextmanager
+from operator import index
 
 from vmhost.engine import _array
 
@@ -29,6 +30,14 @@ _UNNAMED = ("bool", "int64", "float64", "complex128")  # what literals of Python
 
 
 # ---- options
+
+
+def _refuse_legacy(legacy):
+    if legacy:
+        raise ValueError(
+            f"legacy printing option {legacy!r}: arrays are printed as today's NumPy prints them; expected None or"
+            " False"
+        )
 
 
 def set_printoptions(
@@ -58,11 +67,14 @@ def set_printoptions(
         "sign": sign,
         "floatmode": floatmode,
     }
-    if legacy:
-        raise ValueError(
-            f"legacy printing option {legacy!r}: arrays are printed as today's NumPy prints them; expected None or"
-            " False"
-        )
+    _refuse_legacy(legacy)
+    if threshold is not None:
+        if not isinstance(threshold, (int, float)):
+            raise TypeError("threshold must be numeric")
+        if threshold != threshold:
+            raise ValueError("threshold must be non-NAN, try sys.maxsize for untruncated representation")
+    if precision is not None:
+        index(precision)
     if floatmode is not None and floatmode not in _FLOAT_MODES:
         raise ValueError(f"floatmode option must be one of {', '.join(repr(mode) for mode in _FLOAT_MODES)}")
     if sign is not None and sign not in (" ", "+", "-"):
@@ -338,6 +350,7 @@ def array2string(
     legacy=None,
 ):
     """The elements as text in brackets, as `numpy.array2string`."""
+    _refuse_legacy(legacy)
     changes = {
         "linewidth": max_line_width,
         "precision": precision,

@@ -59,6 +59,11 @@ def _cores_last(axes, *arrays_and_counts):
             " only be omitted if none of them has core axes."
         )
     named = [entry if isinstance(entry, tuple) else (entry,) for entry in axes]
+    for i, (entry, (_, count)) in enumerate(zip(named, arrays_and_counts)):
+        if len(entry) != count:
+            raise _a.AxisError(
+                f"operand {i} has {count} core dimensions, but {len(entry)} dimensions are specified by axes"
+            )
     return [moveaxis(array, entry, tuple(range(-count, 0))) for (array, count), entry in zip(arrays_and_counts, named)]
 
 
@@ -97,6 +102,8 @@ def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=N
     x1, x2 = _as_vectors("vecdot", x1, x2)
     if axes is not None:
         x1, x2 = _cores_last(axes, (x1, 1), (x2, 1))
+        if len(axes) > 2 and not keepdims and axes[2] != ():
+            raise _a.AxisError("operand 2 has 0 core dimensions: its item of axes is ()")
     _core("vecdot", "(n),(n)->()", x1.shape[-1], x2.shape[-1])
     if dtype is not None:
         x1, x2 = x1.astype(dtype, copy=False), x2.astype(dtype, copy=False)
@@ -268,6 +275,9 @@ def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
 
     if axis is not None:
         axisa = axisb = axisc = axis
+    a, b = _a.asarray(a), _a.asarray(b)
+    if not a.ndim or not b.ndim:
+        raise ValueError("At least one array has zero dimension")
     a, b = moveaxis(_a.asarray(a), axisa, 0), moveaxis(_a.asarray(b), axisb, 0)
     if len(a) != 3 or len(b) != 3:
         raise ValueError(
@@ -303,6 +313,9 @@ def correlate(a, v, mode="valid"):
 def _slide(a, v, mode):
     """Dot products of `v` with each window of `a` (the longer one): a strided view times a vector."""
     m = len(v)
+    if mode is None:
+        raise TypeError("mode must be one of 'valid', 'same', or 'full', not None")
+    mode = ("valid", "same", "full")[mode] if mode in (0, 1, 2) else mode
     if mode == "full":
         return _a._windows(a, v, m - 1, m - 1)
     if mode == "same":

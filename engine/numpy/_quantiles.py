@@ -212,6 +212,8 @@ def _quantile(a, q, axis, out, method, keepdims, weights, weak, skip_nans):
         axes = range(a.ndim) if axis is None else _axes(axis, a.ndim)
         result = result.reshape((len(fractions), *(1 if i in axes else n for i, n in enumerate(a.shape))))
     result = result.reshape(q.shape + result.shape[1:])[()]
+    if out is not None and out.size == 1 and not result.ndim:  # as in NumPy, a number fills any array of one element
+        result = result.reshape(out.shape)
     return _finish(result, out)
 
 

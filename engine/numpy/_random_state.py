@@ -39,6 +39,14 @@ def _twister_of_words(words):
     return state
 
 
+_POISSON_MAX = 9.223372006484771e18
+
+
+def _is_not_negative(values):
+    """-0.0 is negative here, as in NumPy."""
+    return (values >= 0) & ~_a.signbit(values)
+
+
 def _checked(values, right, sentence):
     if not right(values).all():
         raise ValueError(sentence)
@@ -105,6 +113,8 @@ class RandomState:
             )
         if not isinstance(state, (tuple, list)):
             raise TypeError("state must be a dict or a tuple.")
+        if len(state) < 3:
+            raise IndexError("state is a tuple of at least 3 items")
         name, key, position, *kept = state
         if name != "MT19937":
             raise ValueError("set_state can only be used with legacy MT19937 state instances.")
@@ -265,7 +275,8 @@ class RandomState:
                     + _a.asarray(minimum, dtype)
                 ),
             )
-            return result if size is not None or requested in (int, bool) else _a.asarray(result, dtype)[()]
+            as_python = size is None and (requested is int or requested is bool)
+            return result if size is not None or as_python else _a.asarray(result, dtype)[()]
         pieces = self._pieces(width)
 
         lows, highs = _a.asarray(low), _a.asarray(high)
@@ -396,12 +407,12 @@ class RandomState:
 
     def normal(self, loc=0.0, scale=1.0, size=None):
         loc, scale = _numbers(loc, scale)
-        _checked(scale, lambda scale: scale >= 0, "scale < 0")
+        _checked(scale, _is_not_negative, "scale < 0")
         return self._drawn(size, lambda count, loc, scale: loc + scale * self._normals(count), loc, scale)
 
     def lognormal(self, mean=0.0, sigma=1.0, size=None):
         mean, sigma = _numbers(mean, sigma)
-        _checked(sigma, lambda sigma: sigma >= 0, "sigma < 0")
+        _checked(sigma, _is_not_negative, "sigma < 0")
         return self._drawn(size, lambda count, mean, sigma: _a.exp(mean + sigma * self._normals(count)), mean, sigma)
 
     def standard_cauchy(self, size=None):
@@ -428,12 +439,12 @@ class RandomState:
 
     def exponential(self, scale=1.0, size=None):
         (scale,) = _numbers(scale)
-        _checked(scale, lambda scale: scale >= 0, "scale < 0")
+        _checked(scale, _is_not_negative, "scale < 0")
         return self._drawn(size, lambda count, scale: scale * self._exponentials(count), scale)
 
     def _with_positive(self, size, a, function, name="a", strictly=True):
         (a,) = _numbers(a)
-        _checked(a, lambda a: a > 0 if strictly else a >= 0, f"{name} <= 0" if strictly else f"{name} < 0")
+        _checked(a, (lambda a: a > 0) if strictly else _is_not_negative, f"{name} <= 0" if strictly else f"{name} < 0")
         return self._drawn(size, function, a)
 
     def pareto(self, a, size=None):
@@ -441,7 +452,7 @@ class RandomState:
 
     def weibull(self, a, size=None):
         (a,) = _numbers(a)
-        if (a == 0).any():  # consumes no word for these
+        if ((a == 0) & ~_a.signbit(a)).any() and (a >= 0).all():  # consumes no word for these
             return self._each_element(size, lambda a: a and (-log(1.0 - self._twister.random())) ** (1.0 / a), a)
         return self._with_positive(size, a, lambda count, a: self._exponentials(count) ** (1.0 / a), strictly=False)
 
@@ -455,7 +466,7 @@ class RandomState:
 
     def _location_scale(self, size, loc, scale, function):
         loc, scale = _numbers(loc, scale)
-        _checked(scale, lambda scale: scale >= 0, "scale < 0")
+        _checked(scale, _is_not_negative, "scale < 0")
         return self._drawn(size, lambda count, loc, scale: loc + scale * function(self._doubles(count)), loc, scale)
 
     def laplace(self, loc=0.0, scale=1.0, size=None):
@@ -522,13 +533,13 @@ class RandomState:
 
     def standard_gamma(self, shape, size=None):
         (shape,) = _numbers(shape)
-        _checked(shape, lambda shape: shape >= 0, "shape < 0")
+        _checked(shape, _is_not_negative, "shape < 0")
         return self._each_element(size, self._gamma, shape)
 
     def gamma(self, shape, scale=1.0, size=None):
         shape, scale = _numbers(shape, scale)
-        _checked(shape, lambda shape: shape >= 0, "shape < 0")
-        _checked(scale, lambda scale: scale >= 0, "scale < 0")
+        _checked(shape, _is_not_negative, "shape < 0")
+        _checked(scale, _is_not_negative, "scale < 0")
         return self._each_element(size, lambda shape, scale: scale * self._gamma(shape), shape, scale)
 
     def chisquare(self, df, size=None):
@@ -569,6 +580,8 @@ class RandomState:
 
     def dirichlet(self, alpha, size=None):
         alpha = _a.asarray(alpha, dtype=float)
+        if alpha.ndim != 1:
+            raise ValueError("alpha must be a one-dimensional sequence")
         _checked(alpha, lambda alpha: alpha > 0, "alpha <= 0")
         shape = () if size is None else _shape(size)
         gammas = self.standard_gamma(_a.broadcast_to(alpha, shape + alpha.shape))
@@ -579,6 +592,7 @@ class RandomState:
         _checked(
             lam, lambda lam: lam >= 0, "lam < 0 or lam is NaN" if lam.ndim == 0 else "lam < 0 or lam contains NaNs"
         )
+        _checked(lam, lambda lam: lam <= _POISSON_MAX, "lam value too large")
         return self._each_element(size, self._poisson, lam, dtype=int)
 
     def _poisson(self, lam):

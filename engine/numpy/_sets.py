@@ -251,26 +251,37 @@ def partitioned(a, kth, axis=-1, indices=False):
     return _a._partition(a, kth, axis, indices)
 
 
+def _check_kind(kind):
+    if not isinstance(kind, str):
+        raise TypeError(f"select kind must be str, not {type(kind).__name__}")
+    if kind != "introselect":
+        raise ValueError(f"select kind must be 'introselect' (got {kind!r})")
+
+
 def partition(a, kth, axis=-1, kind="introselect", order=None):
     """A partially sorted copy: the elements at `kth` are in their sorted positions, no larger ones before them and no
     smaller ones after."""
+    _check_kind(kind)
     return _partitioned(a, kth, axis, False)
 
 
 def argpartition(a, kth, axis=-1, kind="introselect", order=None):
     """The indices that give the order of `partition`."""
+    _check_kind(kind)
     return _partitioned(a, kth, axis, True)
 
 
 def lexsort(keys, axis=-1):
     """The indices that sort by the last key, ties by the key before, and so on."""
-    from vmhost.engine.numpy._shapes import take_along_axis
+    from vmhost.engine.numpy._shapes import _axis, take_along_axis
 
     keys = [_a.asarray(key) for key in keys]
     if not keys:
         raise TypeError("need sequence of keys with len > 0 in lexsort")
     if keys[0].ndim == 0:
+        _axis(axis, 1)
         return _a.asarray(0)
+    axis = _axis(axis, keys[0].ndim)
     order = keys[0].argsort(axis)
     for key in keys[1:]:
         order = take_along_axis(order, take_along_axis(key, order, axis).argsort(axis), axis)

@@ -173,8 +173,16 @@ def resize(a, new_shape):
 # ---- joining and splitting
 
 
+def _stacked(arrays):
+    """The arrays to stack; an iterator is none, as it may be read once only."""
+    if not hasattr(arrays, "__getitem__"):
+        raise TypeError('arrays to stack must be passed as a "sequence" type such as list or tuple.')
+    return arrays
+
+
 def stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     """Joins arrays of equal shape along a new axis."""
+    _stacked(arrays)
     arrays = [_a.asarray(array) for array in arrays]
     if not arrays:
         raise ValueError("need at least one array to stack")
@@ -188,23 +196,23 @@ def stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
 
 
 def vstack(tup, *, dtype=None, casting="same_kind"):
-    return _a.concatenate([atleast_2d(array) for array in tup], 0, dtype=dtype, casting=casting)
+    return _a.concatenate([atleast_2d(array) for array in _stacked(tup)], 0, dtype=dtype, casting=casting)
 
 
 row_stack = vstack
 
 
 def hstack(tup, *, dtype=None, casting="same_kind"):
-    arrays = [atleast_1d(array) for array in tup]
+    arrays = [atleast_1d(array) for array in _stacked(tup)]
     return _a.concatenate(arrays, 0 if arrays and arrays[0].ndim == 1 else 1, dtype=dtype, casting=casting)
 
 
 def dstack(tup):
-    return _a.concatenate([atleast_3d(array) for array in tup], 2)
+    return _a.concatenate([atleast_3d(array) for array in _stacked(tup)], 2)
 
 
 def column_stack(tup):
-    arrays = [_a.asarray(array) for array in tup]
+    arrays = [_a.asarray(array) for array in _stacked(tup)]
     return _a.concatenate([array.reshape(-1, 1) if array.ndim < 2 else array for array in arrays], 1)
 
 
@@ -212,6 +220,8 @@ def block(arrays):
     """Joins nested lists of arrays: the innermost lists along the last axis, the lists around them along the axis
     before it, and so on."""
     depth = _block_depth(arrays, ())
+    if depth is None:
+        raise ValueError("List at arrays cannot be empty")
     rank = max(depth, _block_rank(arrays))
     joined = _block(arrays, depth, rank)
     return joined.copy() if depth == 0 else joined
@@ -226,12 +236,15 @@ def _block_depth(arrays, path):
     if not isinstance(arrays, list):
         return 0
     if not arrays:
-        raise ValueError(f"List at arrays{''.join(f'[{i}]' for i in path)} cannot be empty")
+        return None
     depths = [_block_depth(one, (*path, i)) for i, one in enumerate(arrays)]
+    empty = next((i for i, depth in enumerate(depths) if depth is None), None)
+    if empty is not None and all(depth is None or depth > 0 for depth in depths):
+        raise ValueError(f"List at arrays{''.join(f'[{i}]' for i in (*path, empty))} cannot be empty")
     if len(set(depths)) > 1:
         raise ValueError(
-            f"List depths are mismatched. First element was at depth {len(path) + 1 + depths[0]}, but there is an"
-            " element at another depth"
+            f"List depths are mismatched. First element was at depth {len(path) + 1 + (depths[0] or 1)}, but there is"
+            " an element at another depth"
         )
     return 1 + depths[0]
 
@@ -362,7 +375,7 @@ def roll(a, shift, axis=None):
     if axis is None:
         return roll(a.ravel(), shift, 0).reshape(a.shape)
     axes = _integers(axis)
-    shifts = [int(distance) for distance in _a.ravel(shift)]
+    shifts = [shift] if isinstance(shift, int) else [int(distance) for distance in _a.ravel(shift)]
     if len(shifts) == 1:
         shifts *= len(axes)
     elif len(axes) == 1:
@@ -492,15 +505,24 @@ def take_along_axis(arr, indices, axis=-1):
     """For each position along `axis`, the element at its index in `indices`."""
     arr = _a.asarray(arr)
     if axis is None:
-        return arr.ravel()[indices]
+        return arr.ravel()[_flat_indices(indices)]
     return arr[_along(arr, indices, axis)]
 
 
 def put_along_axis(arr, indices, values, axis):
     if axis is None:
-        arr.reshape(-1)[indices] = values
+        arr.reshape(-1)[_flat_indices(indices)] = values
     else:
         arr[_along(arr, indices, axis)] = values
+
+
+def _flat_indices(indices):
+    indices = _a.asarray(indices)
+    if indices.ndim != 1:
+        raise ValueError("when axis=None, `indices` must have a single dimension.")
+    if indices.dtype.kind not in "iu":
+        raise IndexError("`indices` must be an integer array")
+    return indices
 
 
 def _along(arr, indices, axis):
@@ -508,6 +530,8 @@ def _along(arr, indices, axis):
     indices = _a.asarray(indices)
     if indices.ndim != arr.ndim:
         raise ValueError("`indices` and `arr` must have the same number of dimensions")
+    if indices.dtype.kind not in "iu":
+        raise IndexError("`indices` must be an integer array")
     rank = arr.ndim
     return tuple(
         indices if i == axis else _a.arange(arr.shape[i]).reshape((1,) * i + (-1,) + (1,) * (rank - 1 - i))
@@ -560,6 +584,8 @@ def _count(shape):
 
 def place(arr, mask, vals):
     """Sets the elements where `mask` is true from `vals`, repeated as needed."""
+    if not isinstance(arr, _a.ndarray):
+        raise TypeError(f"argument 1 must be numpy.ndarray, not {type(arr).__name__}")
     mask = _a.asarray(mask, bool)
     values = _a.ravel(_a.asarray(vals, arr.dtype))
     count = int(_a.count_nonzero(mask))
@@ -569,7 +595,7 @@ def place(arr, mask, vals):
         arr[mask] = values[_a.arange(count) % len(values)]
 
 
-def putmask(a, mask, values):
+def putmask(a, /, mask, values):
     """Sets the elements where `mask` is true to those at the same positions of `values`, repeated to `a`'s size."""
     mask, values = _a.asarray(mask, bool), resize(_a.asarray(values, a.dtype), a.shape)
     if mask.size != a.size:

@@ -8,6 +8,8 @@ from vmhost.engine import _array as _a
 def _finish(result, out):
     if out is None:
         return result
+    if not isinstance(out, _a.ndarray):
+        raise TypeError("return arrays must be of ArrayType")
     if out.shape != result.shape:
         raise ValueError(f"output array has the wrong shape: found {out.shape}, expected {result.shape}")
     if not _a.can_cast(result.dtype, out.dtype, "same_kind"):
@@ -317,6 +319,7 @@ def cov(m, y=None, rowvar=True, bias=False, ddof=None, fweights=None, aweights=N
         divisor = total - ddof * (weights * analytic_weights).sum() / total
     rows = rows - means
     product = _a.dot(rows, _a.conjugate((rows if weights is None else rows * weights).T))
+    divisor = divisor.real
     return _a.squeeze(product * (1.0 / float(divisor) if divisor > 0 else float("inf")))[()]
 
 

@@ -22,7 +22,7 @@ def _open(path, mode, encoding, newline=None):
     return import_module(module).open(path, mode, encoding=encoding, newline=newline)
 
 
-def _lines(source, encoding, what="fname"):
+def _lines(source, encoding, error=ValueError):
     """Returns (lines as text, the file to close or None)."""
     opened = None
     if isinstance(source, str) or hasattr(source, "__fspath__"):
@@ -31,8 +31,8 @@ def _lines(source, encoding, what="fname"):
     try:
         lines = iter(source)
     except TypeError:
-        raise ValueError(
-            f"{what} must be a string, filehandle, list of strings,\nor generator. Got {type(source)} instead."
+        raise error(
+            f"fname must be a string, filehandle, list of strings,\nor generator. Got {type(source)} instead."
         ) from None
     codec = encoding if encoding not in (None, "bytes") else "latin1"
     return (line.decode(codec) if isinstance(line, bytes) else line for line in lines), opened
@@ -64,7 +64,7 @@ def _reader(dtype):
 
 
 def _complex(word):
-    return complex(word.replace("+-", "-").replace(" ", ""))
+    return complex(word.replace("+-", "-"))
 
 
 def _fields(line, delimiter, quote):
@@ -94,6 +94,58 @@ def _fields(line, delimiter, quote):
     return fields
 
 
+def _check_controls(delimiter, comment, quote):
+    """The characters that rule a line: each one character, no newline, all different. Without a delimiter, white space
+    delimits."""
+    found = {}
+    for name, char in (("delimiter", delimiter), ("comment", comment), ("quote", quote)):
+        if char is None:
+            continue
+        if not isinstance(char, str) or len(char) != 1:
+            raise TypeError(
+                f"Text reading control character must be a single unicode character or None; but got: {char!r}"
+            )
+        if char in "\r\n":
+            raise TypeError(f"control character '{name}' cannot be a newline (`\\r` or `\\n`).")
+        clash = found.get(char) or (name if delimiter is None and char.isspace() else None)
+        if clash:
+            raise TypeError(
+                f"The values for control characters '{'delimiter' if clash == name else clash}' and '{name}' are"
+                " incompatible"
+            )
+        found[char] = name
+
+
+def _check_converters(converters):
+    if converters is None or callable(converters):
+        return
+    if not isinstance(converters, dict):
+        raise TypeError("converters must be a dictionary mapping columns to converter functions or a single callable.")
+    for column, converter in converters.items():
+        if not hasattr(column, "__index__"):
+            raise TypeError(f"keys of the converters dictionary must be integers; got {column!r}")
+        if not callable(converter):
+            raise TypeError(
+                f"values of the converters dictionary must be callable, but the value for key {column!r} was not"
+            )
+
+
+def _joined_lines(lines, quote):
+    """The lines without their ends; one whose quotes are open goes on in the next."""
+    for line in lines:
+        while quote is not None and line.count(quote) % 2:
+            following = next(lines, None)
+            if following is None:
+                break
+            line += following
+        line = line.removesuffix("\n").removesuffix("\r")
+        if ("\n" in line or "\r" in line) and quote is None:
+            raise ValueError(
+                "Found an unquoted embedded newline within a single line of input.  This is currently not supported."
+            )
+        yield line
+
+
 def loadtxt(
     fname,
     dtype=float,
@@ -120,15 +172,25 @@ def loadtxt(
     )
     if "" in marks:
         raise ValueError("comments cannot be an empty string. Use comments=None to disable comments.")
-    delimiter = _text(delimiter)
-    if delimiter is not None and len(delimiter) != 1:
-        raise TypeError(
-            f"Text reading control character must be a single unicode character or None; but got: {delimiter!r}"
+    delimiter, quotechar = _text(delimiter), _text(quotechar)
+    single = len(marks) == 1 and isinstance(marks[0], str) and len(marks[0]) == 1
+    if len(marks) > 1 and delimiter in marks:
+        raise TypeError(f"Comment characters '{marks}' cannot include the delimiter '{delimiter}'")
+    if marks and not single and quotechar is not None:
+        raise ValueError(
+            "when multiple comments or a multi-character comment is given, quotes are not supported.  In this case"
+            " quotechar must be set to None."
         )
-    if skiprows < 0 or max_rows is not None and max_rows < 0:
-        raise ValueError("argument must be nonnegative")
+    _check_controls(delimiter, marks[0] if single else None, quotechar)
+    _check_converters(converters)
+    for count in (skiprows, max_rows):
+        if count is not None and index(count) < 0:
+            raise ValueError("argument must be nonnegative")
     if usecols is not None:
-        usecols = list(usecols) if hasattr(usecols, "__iter__") else [usecols]
+        try:
+            usecols = list(usecols)
+        except TypeError:
+            usecols = [usecols]
         for column in usecols:
             if not hasattr(column, "__index__"):
                 raise TypeError(
@@ -136,16 +198,19 @@ def loadtxt(
                     f" '{type(column).__name__}'"
                 )
         usecols = [index(column) for column in usecols]
+        if any(not -1 << 63 <= column < 1 << 63 for column in usecols):
+            raise OverflowError("cannot fit 'int' into an index-sized integer")
     number = _reader(dtype)
     rows, width = [], None
     lines, opened = _lines(fname, encoding)
     try:
         for _ in range(skiprows):
             next(lines, None)
-        for line in lines:
-            if max_rows is not None and len(rows) >= max_rows:
+        lines = _joined_lines(lines, quotechar)
+        while max_rows is None or len(rows) < max_rows:  # the next line is for who reads on
+            line = next(lines, None)
+            if line is None:
                 break
-            line = line.rstrip("\r\n")
             for mark in marks:
                 line = line.partition(mark)[0]
             if not line.strip() if delimiter is None else not line:
@@ -153,6 +218,12 @@ def loadtxt(
             words = _fields(line, delimiter, quotechar)
             if width is None:
                 width = len(words)
+                for column in converters if isinstance(converters, dict) and usecols is None else ():
+                    if not -width <= column < width:
+                        raise ValueError(
+                            f"converter specified for column {column}, which is invalid for the number of fields"
+                            f" {width}"
+                        )
             if usecols is None and len(words) != width:
                 raise ValueError(
                     f"the number of columns changed from {width} to {len(words)} at row {len(rows) + 1}; use `usecols`"
@@ -248,12 +319,14 @@ def genfromtxt(
     if usecols is not None and not hasattr(usecols, "__iter__"):
         usecols = [usecols]
     rows, malformed, width = [], [], None
-    lines, opened = _lines(fname, encoding)
+    lines, opened = _lines(fname, encoding, TypeError)
     try:
         for _ in range(skip_header):
             next(lines, None)
-        for line_number, line in enumerate(lines, skip_header + 1):
-            if max_rows is not None and len(rows) >= max_rows:
+        line_number = skip_header
+        while max_rows is None or len(rows) < max_rows:  # the next line is for who reads on
+            line_number, line = line_number + 1, next(lines, None)
+            if line is None:
                 break
             if comments is not None:
                 line = line.partition(_text(comments))[0]
@@ -303,7 +376,7 @@ def genfromtxt(
                 else fill
             )
             if converter is not None:
-                row.append(converter(word))
+                row.append(converter(word.encode("latin1") if encoding == "bytes" else word))
                 continue
             word = word.strip()
             if word in missing:

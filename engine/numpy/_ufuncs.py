@@ -58,8 +58,14 @@ def _check_loop(ufunc, array, dtype):
         raise TypeError(f"No loop matching the specified signature and casting was found for ufunc {ufunc.__name__}")
 
 
-def reduce(ufunc, array, axis=0, dtype=None, out=None, keepdims=False, initial=None, where=True):
+_UNSAID = object()
+
+
+def reduce(ufunc, array, axis=0, dtype=None, out=None, keepdims=False, initial=_UNSAID, where=True):
     name = ufunc.__name__
+    if initial is None and ufunc.identity is not None and not _a.asarray(array).size:
+        raise ValueError(f"zero-size array to reduction operation {name} which has no identity")
+    initial = None if initial is _UNSAID else initial
     if name in _REDUCTIONS:
         kwargs = {"axis": axis, "out": out, "keepdims": keepdims}
         if name not in ("logical_and", "logical_or"):
@@ -147,7 +153,8 @@ def outer(ufunc, A, B, **kwargs):
 
 def at(ufunc, a, indices, b=None):
     """Applies the operation in place at these indices: once per occurrence of an index, in order."""
-    if ufunc.__name__ == "add" and b is not None and not isinstance(indices, (int, slice)):
+    keys = indices if isinstance(indices, tuple) else (indices,)
+    if ufunc.__name__ == "add" and b is not None and keys and all(isinstance(key, (list, _a.ndarray)) for key in keys):
         _a._scatter_add(a, indices, b)
         return
     selected = _a.arange(a.size).reshape(a.shape)[indices]

@@ -49,6 +49,8 @@ def _transform(kind, a, n, axis, norm, out=None):
     columns = n // 2 + 1 if kind == _REAL_FORWARD else n
     dtype = real if kind == _REAL_BACKWARD else number
     shape = a.shape[:axis] + (columns,) + a.shape[axis + 1 :]
+    if out is not None and not isinstance(out, _a.ndarray):
+        raise TypeError("return arrays must be of ArrayType")
     if out is not None and out.shape != shape:
         raise ValueError("output array has wrong shape.")
     last = axis == a.ndim - 1

@@ -578,7 +578,7 @@ def _vector_norm(x, ord, axis, keepdims):
     if ord == -_inf:
         return _a.absolute(x).min(axis=axis, keepdims=keepdims)
     if ord == 0:
-        return (x != 0).astype(_real(x.dtype)).sum(axis=axis, keepdims=keepdims)
+        return (x != 0).astype(x.real.dtype).sum(axis=axis, keepdims=keepdims)
     if ord == 1:
         return _a.absolute(x).sum(axis=axis, keepdims=keepdims)
     if ord is None or ord == 2:

@@ -101,6 +101,8 @@ def _words_of(value):
     if isinstance(value, _a.ndarray):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
+        if any(isinstance(item, (list, tuple)) or getattr(item, "ndim", 0) for item in value):
+            raise TypeError("SeedSequence does not accept nested sequences.")
         return [word for item in value for word in _words_of(item)]
     if isinstance(value, str):
         raise TypeError("SeedSequence expects int or sequence of ints for entropy, not str")
@@ -272,6 +274,8 @@ class Generator:
         """Draws an array of shape `size` (None: the parameters' shape; a number if all are numbers)."""
         dtype = _a.float64 if dtype is None else dtype
         shape = None if size is None else _shape(size)
+        if shape is None and out is not None:
+            shape = out.shape
         if any(parameter.ndim for parameter in parameters):
             from vmhost.engine.numpy._creation import broadcast_shapes
 
@@ -286,8 +290,12 @@ class Generator:
         if out is not None:
             if shape is not None and shape != out.shape:
                 raise ValueError("size must match out.shape when used together")
-            if out.dtype != dtype or not out.flags.c_contiguous:
-                raise TypeError("Supplied output array must be contiguous, of the dtype drawn")
+            if out.dtype != dtype:
+                raise TypeError(f"Supplied output array has the wrong type. Expected {dtype!r}, got {out.dtype!r}")
+            if not (out.flags.c_contiguous and out.flags.writeable):
+                raise ValueError(
+                    "Supplied output array must be contiguous, writable, aligned, and in machine byte order"
+                )
             self.bit_generator._fill(kind, parameters, out)
             return out
         result = _a.empty(() if shape is None else shape, dtype)
@@ -462,7 +470,9 @@ class Generator:
 
     # ---- counts
     def poisson(self, lam=1.0, size=None):
-        lam = _positive(lam, "lam")
+        lam = _parameter(lam)
+        if not (lam >= 0).all():
+            raise ValueError("lam < 0 or lam is NaN")
         if (lam > 9.223372006484771e18).any():
             raise ValueError("lam value too large")
         return self._draw(_POISSON, size, (lam,), _a.int64)
@@ -580,7 +590,10 @@ class Generator:
             _check_range(low, last, lowest, highest, endpoint)
             parameters = (_a.full((), low & _WORD, _a.uint64), _a.full((), last - low, _a.uint64))
         else:
-            lows, highs = (_integer_array(values) for values in (low, high))
+            try:
+                lows, highs = (_integer_array(values) for values in (low, high))
+            except OverflowError as error:
+                raise ValueError(f"low or high is out of bounds for {dtype.name}") from error
             parameters = _integer_ranges(lows, highs, lowest, highest, endpoint)
         return self._draw(_INTEGERS, size, parameters, dtype)
 
@@ -746,7 +759,7 @@ def _parameter(value):
 
 def _positive(value, name, strictly=False):
     value = _parameter(value)
-    right = value > 0 if strictly else value >= 0
+    right = value > 0 if strictly else (value >= 0) & ~_a.signbit(value)  # -0.0 is negative, as in NumPy
     if not (right if right.ndim == 0 else right.all()):
         raise ValueError(f"{name} <= 0" if strictly else f"{name} < 0")
     return value

@@ -193,3 +193,15 @@ def test_from_a_bundle_in_a_sealed_vm(tmp_path):
             )
         )
         same(task(archive.getvalue()), numpy.arange(4.0) * 2)
+
+
+def test_an_archive_names_its_file_and_gives_arrays_as_attributes(tmp_path):
+    path = str(tmp_path / "many.npz")
+    np.savez(path, *[np.ones(1)] * 6)
+    with zipfile.ZipFile(path, "a") as archive, archive.open("bare", "w") as member:
+        np.save(member, np.arange(3))
+    found = []
+    for module in (numpy, np):
+        with module.load(path) as archive:
+            found.append((repr(archive), archive.f.arr_1.tolist(), archive["bare"].tolist()))
+    assert found[0] == found[1]

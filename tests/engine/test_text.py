@@ -232,3 +232,48 @@ def test_text_is_no_number_where_none_is_asked_for():
     a = np.zeros(3)
     a[0], a[1:] = "1.5", ["2", "3"]
     assert a.tolist() == [1.5, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "['1 2'], delimiter=' ', comments=' '",
+        "['1 2'], comments=' '",
+        "['1 2'], quotechar='\\u2003'",
+        "['1 2'], quotechar=''",
+        "['1 2'], quotechar='ab'",
+        "['1 2'], delimiter='\\n'",
+        "['1,2'], delimiter=',', quotechar=','",
+        "['1,2'], delimiter=',', comments=['#', ',']",
+        "['1,2'], delimiter=',', comments='12', quotechar='\"'",
+        "['1 2'], converters=7",
+        "['1 2'], converters={'a': float}",
+        "['1 2'], converters={0: 7}",
+        "['1 2'], converters={2: float}",
+        "['1 2'], converters={-2: float}",
+        "['1 2'], skiprows=1.5",
+        "['1 2'], usecols=np.int64(1)",
+        "['1 2'], usecols=[2**64]",
+        "['1 +2j'], dtype=complex, delimiter=','",
+        "['(1+2j)'], dtype=complex, delimiter=','",
+        "['1,2\\n', '2\\n,3\\n'], delimiter=','",
+        "[' 3 ,\"\\u202f2\\n\"\\n'], delimiter=',', quotechar='\"'",
+        "['3,\"2\\n', '\"\\n'], delimiter=',', quotechar='\"'",
+    ],
+)
+def test_what_loadtxt_refuses(arguments):
+    found = []
+    for np in (numpy, vmhost.engine.numpy):
+        try:
+            found.append(numpy.asarray(eval(f"np.loadtxt({arguments})", {"np": np})).tolist())
+        except Exception as error:
+            found.append(type(error))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("read", ["loadtxt", "genfromtxt"])
+def test_the_lines_after_max_rows_are_left_in_the_file(read):
+    file = io.StringIO("1 2\n3 4\n5 6\n7 8\n")
+    function = getattr(vmhost.engine.numpy, read)
+    assert function(file, max_rows=2).tolist() == [[1, 2], [3, 4]]
+    assert function(file).tolist() == [[5, 6], [7, 8]]

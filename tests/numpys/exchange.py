@@ -115,7 +115,8 @@ class Exchange:
             for name, module in self._real.items()
             if ".tests" not in name and not name.startswith("numpy.testing") and hasattr(module, "__file__")
         }
-        self._modules["numpy.testing"] = _judges()
+        for name in ("numpy.testing", "numpy.ma.testutils"):
+            self._modules[name] = _judges(self._real[name])
         self._real[_CLOSED] = self._modules[_CLOSED] = sys.modules[_CLOSED] = types.ModuleType(_CLOSED)
         self._public = {}  # id of one of NumPy's public objects: (module of the engine's, name)
         for module, ours in reversed(_OURS.items()):
@@ -169,6 +170,8 @@ def to_numpy(value):
     if isinstance(value, _ENGINE.ndarray):
         array = numpy.asarray(value)
         return array[()] if _ENGINE.isscalar(value) else array
+    if isinstance(value, _ENGINE.flatiter):
+        return numpy.asarray(_ENGINE.asarray(value))
     if type(value) in (list, tuple):
         return type(value)(map(to_numpy, value))
     if type(value) is dict:
@@ -178,13 +181,13 @@ def to_numpy(value):
     return value
 
 
-def _judges():
-    """numpy.testing, whose assertions see NumPy's arrays."""
-    module = types.ModuleType("numpy.testing")
-    module.__dict__.update(numpy.testing.__dict__)
-    for name in dir(numpy.testing):
+def _judges(real):
+    """A module of assertions, which see NumPy's arrays."""
+    module = types.ModuleType(real.__name__)
+    module.__dict__.update(real.__dict__)
+    for name in dir(real):
         if name.startswith("assert") and "raises" not in name and "warn" not in name and "gc" not in name:
-            setattr(module, name, _judge(getattr(numpy.testing, name)))
+            setattr(module, name, _judge(getattr(real, name)))
     return module
 
 

@@ -88,8 +88,13 @@ static inline double interpolate(const interpolation *job, double x, int64_t pos
 {
     if (x != x)
         return job->count == 1 ? job->values[0] : x; /* with one point NumPy only compares x with it */
-    if (position == 0)
+    if (position == 0 && x < job->points[0])
         return job->left;
+    if (position == 0) { /* the first point is NaN */
+        if (job->count == 1)
+            return job->values[0];
+        position = 1;
+    }
     const double *point = job->points + position - 1, *value = job->values + position - 1;
     if (x == *point)
         return *value;

@@ -69,6 +69,20 @@ def run(folder):
     return found, os.path.exists(f"{folder}/made")
 
 
+def accepts_later(folder):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        held, met, _ = _fill(lambda folder: open(f"{folder}/file"), folder)
+        try:
+            server.accept()
+            met = False
+        except OSError as error:
+            met = met and error.errno == errno.EMFILE
+        _close(held)
+        server.settimeout(10)
+        server.accept()[0].close()
+    return met
+
+
 def hoard(folder):
     global held
     held, met, _ = _fill(lambda folder: open(f"{folder}/file"), folder)
@@ -93,6 +107,12 @@ def test_each_kind_counts_and_is_counted_no_more_when_it_is_closed(tmp_path):
     assert found["database"][2] == "unable to open database file"
     assert not made  # nothing is created on the disk for a file that cannot be opened
     assert vm.descriptors == 0
+
+
+def test_a_connection_waits_until_there_is_room_for_it(tmp_path):
+    (tmp_path / "file").touch()
+    with vmhost.Host(allow_unsigned=True) as host:
+        assert _task(host, tmp_path, descriptors=16)(str(tmp_path), entry="main:accepts_later") is True
 
 
 def test_a_vm_has_64_unless_the_task_or_the_host_says_otherwise(tmp_path):

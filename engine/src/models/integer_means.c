@@ -80,8 +80,8 @@ static wide log_of_powers(const integer_means *job, const char *row, wide low)
     }
     if (job->length == 0)
         return low;
-    const wide found = largest + (wide)floor(log(sum));
-    return found >= 0 ? found : largest + (wide)ceil(log(sum));
+    const wide found = largest + truncated(floor(log(sum)), 0); /* 0: a stop left no sum */
+    return found >= 0 ? found : largest + truncated(ceil(log(sum)), 0);
 }
 
 static wide reduced(const integer_means *job, const char *row, wide low)

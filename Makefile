@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format docs browser-tests cuda gpu-tests stress mutations mutants fuzz fuzz-address environments differential conformance conformance-quick conformance-image executor-tests numpy-tests packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread sanitize-python polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
+.PHONY: help build device-libraries demo test lint format docs browser-tests cuda gpu-tests stress mutations mutants fuzz fuzz-address environments differential conformance conformance-quick conformance-image executor-tests numpy-tests packages package-tests sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread sanitize-python polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 # Where an environment forbids .pyc files, each of the many processes of tests and benchmarks would compile all that it
 # imports. They lie in .venv and in folders that git ignores.
@@ -92,6 +92,9 @@ numpy-tests: build  ## NumPy's own tests with vmhost.engine.numpy in its place, 
 
 packages: build  ## packages' own tests in sealed VMs, beside plain Python (an hour; needs the network)
 	@$(PYTHON) -m tests.packages $(ARGS)
+
+package-tests: build  ## a real call of each of many packages in plain Python and in a VM, equal or filed (20 minutes; needs the network; ARGS="babel pint")
+	@$(PYTHON) -m tests.packages.calls $(ARGS)
 
 executor-tests: build  ## CPython's and loky's own tests of executors with VMExecutor, held against what is filed (a minute)
 	@suite=$$(sh tools/cpython_tests.sh) && $(PYTHON) -m tests.conformance.executors --suite "$$suite" $(ARGS)

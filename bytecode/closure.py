@@ -429,10 +429,21 @@ class _Search:
                 if not (has_computed and source.is_package):
                     continue
                 name = f"{source.name}.{name}"
+            if name.startswith(f"{top}."):
+                self._find_data(name)
             while name.count(".") and self.find(name) is None and name.rpartition(".")[0] != package:
                 name = name.rpartition(".")[0]  # it may end with the name of an attribute
             if name.startswith(f"{top}.") and not _NO_PARTS & set(name.split(".")) and self.find(name) is not None:
                 self.add(name)
+
+    def _find_data(self, name):
+        """Lets a folder of files below an installed package be found as a package, as in plain Python: programs name it
+        for importlib.resources."""
+        outer, _, last = name.rpartition(".")
+        if self._folder is not None and self.find(name) is None and (found := self.find(outer)) and found.is_package:
+            folder = self._place(found) / last
+            if folder.is_dir() and any(path.is_file() for path in folder.iterdir()):
+                self._found[name] = Source(name, str(folder.relative_to(Path(self._folder).parent)), True, b"")
 
     def add_entry_points(self, groups):
         """Adds the modules of the entry points of the packages' groups that fit one of the patterns `groups`."""

@@ -28,6 +28,7 @@ _LEFT_OUT = _SOURCE_FILES | {"collections", "dataclasses"}
 _IMPORTS = ("<frozen importlib", importlib.__file__, __file__)  # frames of these files are skipped to find the importer
 _getframe = sys._getframe  # bound now: tests of packages remove it
 _noted = {}
+_parsed = []  # the places that had a program parsed, which a VM can't do
 
 
 def _note(mode, flags, source, caller):
@@ -60,7 +61,10 @@ def _listening(name):
 def _listening_compile(source, filename, mode, flags=0, dont_inherit=False, optimize=-1, **others):
     caller = _getframe(1)
     flags |= 0 if dont_inherit else caller.f_code.co_flags & _FUTURES
-    if mode in ("exec", "eval", "single") and not flags & 0x400:  # PyCF_ONLY_AST makes no code
+    if flags & 0x400:  # PyCF_ONLY_AST makes no code
+        if mode == "exec" and caller.f_globals.get("__name__") == "ast":
+            _parsed.append((caller.f_back.f_code.co_filename, caller.f_back.f_lineno))
+    elif mode in ("exec", "eval", "single"):
         _note(mode, flags, source, caller)
     return _compile(source, filename, mode, flags, True, optimize, **others)
 
@@ -174,6 +178,7 @@ def main(request, out):
         if script or isinstance(error, KeyboardInterrupt):
             raise
         problem = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    problem = problem or _parse_within(asked["roots"])
     for name in asked["modules"]:
         try:
             importlib.import_module(name)
@@ -191,6 +196,16 @@ def main(request, out):
     texts = [{"mode": mode, "futures": futures, "text": text} for mode, futures, text in noted()]
     with open(out, "w", encoding="utf-8", errors="surrogatepass") as file:
         json.dump({"texts": texts, "problem": problem}, file)
+
+
+def _parse_within(roots):
+    """What a VM raises where code below `roots` had a program parsed so far; None if none had."""
+    for file, line in _parsed:
+        for root in roots:
+            if file.startswith(os.path.join(root, "")):
+                place = os.path.relpath(file, os.path.dirname(root))
+                return f"NoCompilerError: ast.parse: there is no compiler in a VM: {place}:{line}"
+    return None
 
 
 def add_folders(folders):

@@ -155,6 +155,12 @@ TRICKS = {
     "marked_tables-1.0.dist-info/entry_points.txt": "[marked.extensions]\ntables = marked_tables.ext:make\n",
     "marked_tables-1.0.dist-info/RECORD": "marked_tables/ext.py,,\nmarked_tables-1.0.dist-info/METADATA,,\n"
     "marked_tables-1.0.dist-info/entry_points.txt,,\nmarked_tables-1.0.dist-info/RECORD,,\n",
+    # pyphen: a folder of files alone, named as a package
+    "words/__init__.py": "from importlib import resources\n"
+    "def first():\n    return (resources.files('words.lists') / 'cs.txt').read_text()\n",
+    "words/lists/cs.txt": "slovo",
+    "words-1.0.dist-info/METADATA": "Metadata-Version: 2.4\nName: words\nVersion: 1.0\n",
+    "words-1.0.dist-info/RECORD": "words/__init__.py,,\nwords/lists/cs.txt,,\n",
     # stdnum: submodules as attributes of a computed package
     "numbers_of/__init__.py": "def module(country, name):\n"
     "    return getattr(__import__('numbers_of.%s' % country, globals(), locals(), [name]), name)\n",
@@ -172,11 +178,12 @@ USES = {
     "late.big.VALUE": "late",
     "marked.extension('tables')()": "tables",
     "numbers_of.module('nl', 'bsn').VALUE": "bsn",
+    "words.first()": "slovo",
 }
 
 
 def test_packages_that_import_by_computed_names_are_whole(task):
-    imported = "letters, phones, days, fakes.loading, lazy, hashes, late, marked, numbers_of"
+    imported = "letters, phones, days, fakes.loading, lazy, hashes, late, marked, numbers_of, words"
     main = f"import {imported}\ndef run(value):\n    return [{', '.join(USES)}]\n"
     made = compiled(task(main, TRICKS))
     assert call(made) == list(USES.values())

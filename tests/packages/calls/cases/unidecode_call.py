@@ -1,0 +1,6 @@
+# requires: unidecode
+from unidecode import unidecode
+
+
+def run(value):
+    return unidecode("Škoda 北京 Ωμέγα ქართული")

@@ -116,6 +116,8 @@ static PyObject *partition(array_state *state, array *self, PyObject **values)
 {
     if (array_require_writable(self, "sort array is read-only") < 0)
         return NULL;
+    if (values[2] == Py_None)
+        return PyErr_Format(PyExc_TypeError, "'NoneType' object cannot be interpreted as an integer");
     PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._sets"),
              *axis = values[2] != NULL ? Py_NewRef(values[2]) : PyLong_FromLong(-1);
     PyObject *created = module == NULL || axis == NULL

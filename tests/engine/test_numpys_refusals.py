@@ -194,6 +194,7 @@ def test_objects_that_have_an_array_or_a_dtype(expression):
         "np.arange(5).clip(2)",
         "np.partition(np.arange(5), 2, kind='heap')",
         "np.arange(5).partition(2, kind=[])",
+        "np.arange(6).reshape(2, 3).partition(2, axis=None)",
         "np.argpartition(np.arange(5), 2, kind='introselect')",
         "np.einsum('ij->j', np.ones((2, 2)), casting='blah')",
         "np.fft.fft(np.ones(4), out='result')",

@@ -23,7 +23,6 @@ import functools
 import importlib.metadata
 import re
 import sys
-import tokenize
 from dataclasses import dataclass, field, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -33,6 +32,7 @@ from .conditions import catches_import_error, known_test, plain_name, suppresses
 from .errors import CompileError, Diagnostic
 from .inert import binding, modules_of
 from .offered import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered_modules
+from .postponing import can_replace, postpone, replaced
 from .relocation import gives_a_place
 from .source import parse
 from .spec import find_module
@@ -111,7 +111,8 @@ class Absent:
 class Closure:
     """`sources` maps dotted names to Source; `errors` and `warnings` are sorted tuples of Diagnostic; `absent` is a
     tuple of Absent, sorted by name; `inert` has the modules that are replaced by inert ones where packages import them,
-    and `replaced` the places of these imports: {path: lines}."""
+    and `replaced` the places of these imports: {path: lines}; `later` maps own modules to the imports in them that
+    wait: {name: Postponed}."""
 
     sources: dict
     errors: tuple
@@ -119,6 +120,7 @@ class Closure:
     absent: tuple = ()
     inert: tuple = ()
     replaced: dict = field(default_factory=dict)
+    later: dict = field(default_factory=dict)
 
 
 def close_over_folder(folder, entry, packages=None, also=(), named=None):
@@ -153,7 +155,7 @@ def close_over_folder(folder, entry, packages=None, also=(), named=None):
     return replace(closure, errors=(*outside, *closure.errors))
 
 
-def closure_of_module(module_name, source, roots, filename=None, is_package=False, gap=None, also=()):
+def closure_of_module(module_name, source, roots, filename=None, is_package=False, gap=None, also=(), lazily=False):
     """The Closure of a module of the running program.
 
     `source` is the module's text (bytes or str), `filename` its name in tracebacks, `roots` the folders to search for
@@ -162,20 +164,35 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
     with each place. An import inside a function is no error: it raises if it runs.
 
     With `gap`, the text of an expression, an impossible import at the top of one of the program's own modules is no
-    error either: the returned sources bind its names to `gap(__name__, "file:line: ...")`, on the same line."""
+    error either: the returned sources bind its names to `gap(__name__, "file:line: ...")`, on the same line. `lazily`:
+    imports of installed packages that can wait are left out (postponing.py)."""
     text = source.encode() if isinstance(source, str) else source
     given = Source(module_name, str(filename or f"<{module_name}>"), is_package, text)
+    later = {}
 
     def find(name):
         if name == module_name:
-            return given
+            return waiting(given)
         for root in roots:
             found = find_module(Path(root), name)
             if found:
-                return _read(name, *found)
+                return waiting(_read(name, *found))
         if module_name.startswith(name + "."):
             return Source(name, f"<{name}>", True, b"")  # a parent package that is not under the roots
         return None
+
+    @functools.cache
+    def is_of_package(top):
+        found = None if not top or _is_of_python(top) else _first_of(roots, top)
+        return found is not None and any(part in INSTALLED for part in found.parts)
+
+    def waiting(source):
+        if not lazily or is_installed(source):
+            return source
+        new, found = postpone(source.text, source.path, is_of_package)
+        if found:
+            later[source.name] = found
+        return replace(source, text=new)
 
     @functools.cache
     def native_part(name):
@@ -203,15 +220,7 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
         for name, source in closure.sources.items()
         if name in gaps
     }
-    return replace(closure, sources=closure.sources | filled)
-
-
-def _can_have_gaps(source, node):
-    """Can the import statement `node` be replaced in place?"""
-    lines = source.text.splitlines(keepends=True)
-    encoding, _ = tokenize.detect_encoding(iter(lines).__next__)
-    after = lines[node.end_lineno - 1][node.end_col_offset :].strip()
-    return encoding == "utf-8" and (not after or after.startswith(b"#"))
+    return replace(closure, sources=closure.sources | filled, later=later)
 
 
 def _fill(source, gaps, bind):
@@ -221,8 +230,8 @@ def _fill(source, gaps, bind):
     for node, alias, message in gaps:
         for name in node.names if alias is None else [alias]:
             bad.setdefault(node, {})[name] = message
-    lines = source.text.splitlines(keepends=True)
-    for node, reasons in sorted(bad.items(), key=lambda item: (item[0].lineno, item[0].col_offset), reverse=True):
+    statements = []
+    for node, reasons in bad.items():
         good = [alias for alias in node.names if alias not in reasons]
         parts = []
         if good:
@@ -232,10 +241,14 @@ def _fill(source, gaps, bind):
                 )
             )
         parts += [bind(node, alias, message) for alias, message in reasons.items() if alias.name != "*"]
-        first, last = node.lineno - 1, node.end_lineno - 1
-        text = "; ".join(parts or ["pass"]).encode() + b"\n" * (last - first)
-        lines[first : last + 1] = [lines[first][: node.col_offset] + text + lines[last][node.end_col_offset :]]
-    return b"".join(lines)
+        statements.append((node, "; ".join(parts or ["pass"])))
+    return replaced(source.text, statements)
+
+
+def _first_of(roots, name):
+    """The file of the module `name` under the first of the folders that has it; None."""
+    found = next(filter(None, (find_module(Path(root), name) for root in roots)), None)
+    return found and found[0]
 
 
 def _read(name, path, is_package):
@@ -678,7 +691,7 @@ class _Reader:
         problem = search.problem(name, self._own)
         if problem is not None and not self._own and self._level == _CERTAIN and hasattr(node, "names"):
             inert = modules_of(node, alias, name)
-            if inert and _can_have_gaps(self._source, node):
+            if inert and can_replace(self._source.text, node):
                 search.inert |= inert
                 search.replaced.setdefault(self._source.name, []).append((node, alias, name))
                 told = f"{problem}; here it can be imported, and refuses when it is used"
@@ -704,7 +717,9 @@ class _Reader:
             if self._search.is_task:
                 self._warn(node, f"{message}; it raises ImportError if the task gets there")
         elif (
-            gaps is not None and isinstance(node, (ast.Import, ast.ImportFrom)) and (_can_have_gaps(self._source, node))
+            gaps is not None
+            and isinstance(node, (ast.Import, ast.ImportFrom))
+            and (can_replace(self._source.text, node))
         ):
             gaps.setdefault(self._source.name, []).append((node, alias, message))
         else:

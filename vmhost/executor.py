@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from vmhost.bytecode.compiler import compile_sources
+from vmhost.bytecode.errors import BytecodeError
 from vmhost.bytecode.fields import (
     EVERYTHING,
     GRANTS,
@@ -49,13 +50,14 @@ from vmhost.errors import (
     from_core,
     read_report,
 )
-from vmhost.future import TaskFuture
+from vmhost.future import TaskFuture, is_asyncio
 from vmhost.grants import in_ascii
 from vmhost.host import start_service
 from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
 from vmhost.runtime import made_functions, native_threads, program_packages, travel
 from vmhost.runtime.codec import Codec
+from vmhost.runtime.host_functions import FunctionThreads
 from vmhost.runtime.working_folder import absolute
 from vmhost.task import end_after, until_done
 
@@ -140,8 +142,14 @@ class VMExecutor(concurrent.futures.Executor):
         """Queues `fn(*args, **kwargs)`; returns a Future that also has `stop()`.
 
         CrossingError (a TypeError) if `fn` or an argument cannot travel, RuntimeError after shutdown(),
-        BrokenVMExecutor after an initializer failed.
+        BrokenVMExecutor after an initializer failed. On the thread of a running event loop a function that is not yet
+        compiled is compiled on another thread: then the future raises these.
         """
+        if _on_event_loop() and not self._workers.knows(fn):
+            return _PreparedFuture(self._workers.prepared(fn), lambda: self._called(fn, args, kwargs))
+        return self._called(fn, args, kwargs)
+
+    def _called(self, fn, args, kwargs):
         return _VMFuture(self._submitted(fn, args, kwargs, None), self._workers)
 
     async def run(
@@ -153,6 +161,10 @@ class VMExecutor(concurrent.futures.Executor):
         `functools.partial`. Other errors as from submit() and its future.
         """
         workers = self._workers
+        if not workers.knows(fn):
+            from asyncio import wrap_future
+
+            await wrap_future(workers.prepared(fn))
         call = self._submitted(fn, args, kwargs, timeout_s)
         await until_done(workers._service, call)
         return workers.outcome(call)
@@ -316,6 +328,56 @@ class _VMFuture(TaskFuture):
         return self._task.was_cancelled(self._call)
 
 
+class _PreparedFuture(concurrent.futures.Future):
+    """The Future of a call from an event loop whose function is compiled first, on another thread."""
+
+    def __init__(self, prepared, call):
+        super().__init__()
+        self._inner = None  # the _VMFuture, once the function is compiled
+        prepared.add_done_callback(functools.partial(self._begin, call))
+
+    def _begin(self, call, prepared):
+        if self.cancelled():
+            return
+        try:
+            prepared.result()
+            inner = call()
+        except BaseException as error:
+            if self.set_running_or_notify_cancel():
+                self.set_exception(error)
+            return
+        self._inner = inner
+        if self.cancelled():  # meanwhile
+            inner.stop()
+        inner.add_done_callback(self._copy)
+
+    def _copy(self, inner):
+        if inner.cancelled():
+            super().cancel()
+        if not self.set_running_or_notify_cancel():
+            return
+        error = inner.exception()
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(inner.result())
+
+    def running(self) -> bool:
+        return self._inner is not None and self._inner.running()
+
+    def cancel(self) -> bool:
+        """As of a TaskFuture: stops a running call if asyncio has wrapped the future."""
+        if self._inner is None:
+            return super().cancel()
+        if not self._inner.cancel() and any(map(is_asyncio, self._done_callbacks)):
+            self._inner.stop()
+        return self._inner.cancelled()
+
+    def stop(self) -> None:
+        """Ends the call, queued or running, as cancelled. Does nothing if it has ended."""
+        super().cancel() if self._inner is None else self._inner.stop()
+
+
 class _Workers:
     """An executor's state, which outlives it while calls run: service, lane, code store, entry points.
 
@@ -334,10 +396,13 @@ class _Workers:
         self._lanes = []
         self._edition = 0
         self._modules, self._texts, self._files = {}, {}, {}  # contents of the code store
+        self._compiling, self._planned = FunctionThreads(1), weakref.WeakSet()  # codes of functions that were prepared
+        self._settled = set()  # modules here none of whose functions needs more than what is compiled
+        self._later = {}  # top-level module that an import waits for -> `roots` of the Luggage with that import
         self._initializer = None
         self._codec = Codec(types, of_executor=True)
         self._permissions = _permissions(permissions)
-        self._permissions["host"] = ["initializer", "initializer failed"] if initializer is not None else []
+        self._permissions["host"] = ["initializer", "initializer failed", "later"]
         self._limits = _limits(limits, max_workers)
         self._task_policy = TaskPolicy(queue=sys.maxsize, breaker=BreakerPolicy(enabled=False))
         policy = Policy(
@@ -369,7 +434,11 @@ class _Workers:
             start_service(
                 policy,
                 native,
-                functions=lambda: {"initializer": self._initializer_for, "initializer failed": self._break},
+                functions=lambda: {
+                    "initializer": self._initializer_for,
+                    "initializer failed": self._break,
+                    "later": self._add_later,
+                },
                 own=mine,
                 codec=self._codec,
             )
@@ -383,6 +452,35 @@ class _Workers:
             raise
 
     # -- entry points ---------------------------------------------------------------------------------------------
+
+    def knows(self, fn):
+        """Whether plan() of the function takes no time: what it needs is compiled."""
+        function = _unfold(fn)[0]
+        code = getattr(function, "__code__", None)
+        try:
+            known = function in self.entries or isinstance(code, types.CodeType) and code in self._planned
+        except TypeError:
+            return True  # it is refused
+        module = getattr(function, "__module__", None)
+        return known or module in sys.stdlib_module_names or module in self._settled
+
+    def prepared(self, fn):
+        """A Future that ends when the function is compiled, on a thread for that."""
+        done = concurrent.futures.Future()
+
+        def prepare():
+            try:
+                self.plan(fn)
+                code = getattr(_unfold(fn)[0], "__code__", None)
+                if isinstance(code, types.CodeType):
+                    self._planned.add(code)
+                done.set_result(None)
+            except BaseException as error:
+                done.set_exception(error)
+
+        if not self._compiling.run("compile", prepare):
+            done.set_exception(RuntimeError("cannot schedule new futures after shutdown"))
+        return done
 
     def plan(self, fn, in_rows=False):
         """(entry point, fill, keywords): calling `fn` is a call of the entry point with `*fill(args)` and the keywords.
@@ -412,6 +510,24 @@ class _Workers:
                 self._pack(luggage)
                 if luggage.modules:
                     self._codec.add_home(luggage.name, module)
+                    if not luggage.later.get(luggage.name) and not luggage.name.startswith(f"{travel.MAIN}_"):
+                        self._settled.add(module.__name__)
+                for names in luggage.later.values():
+                    tops = (module.partition(".")[0] for found in names.values() for module in found.modules)
+                    self._later.update(dict.fromkeys(tops, luggage.roots))
+
+    def _add_later(self, name):
+        """Adds to the code store what a VM asks for because an import that waited is used; the reason if it cannot."""
+        roots = self._later.get(name.partition(".")[0])
+        if roots is None:
+            return f"import {name}: no import of this program waits for it"
+        try:
+            luggage = travel.later_luggage(name, roots)
+        except BytecodeError as error:
+            return travel.reason_of(error)
+        with self._lock:
+            self._pack(luggage)
+        return None
 
     def _entry(self, in_rows, module, path, flags=""):
         flags += ("i" if self._initializer is not None else "") + ("r" if in_rows else "")
@@ -588,6 +704,7 @@ class _Workers:
         if os.getpid() != self._process:
             return  # a forked child: the VMs are the parent's
         self.submit = self.submit_many = self._refuse
+        self._compiling.close()
         self._service.ask_to_close(True)
         if cancel:
             self._cancelling = True
@@ -606,6 +723,13 @@ class _Workers:
             self._service.wait_closed()
             self._service.wait_callbacks()
             self._service.wait_functions()
+            self._compiling.wait(float("inf"))
+
+
+def _on_event_loop():
+    """Whether this thread runs an event loop of asyncio."""
+    events = sys.modules.get("asyncio.events")
+    return events is not None and events._get_running_loop() is not None
 
 
 def _given(result, error):

@@ -18,7 +18,7 @@ _Future = concurrent.futures.Future
 _LAZY = frozenset(("_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"))
 
 
-def _is_asyncio(callback):
+def is_asyncio(callback):
     """Is it the callback that `asyncio.wrap_future` adds to the future that it wraps?"""
     return getattr(callback, "__module__", None) == "asyncio.futures"
 
@@ -110,7 +110,7 @@ class TaskFuture(_Future["Any"]):
         was cancelled, and nobody else waits for it.
         """
         if not self._call.cancel():
-            if any(_is_asyncio(callback) for callback in self.__dict__.get("_done_callbacks", ())):
+            if any(is_asyncio(callback) for callback in self.__dict__.get("_done_callbacks", ())):
                 self._call.stop()
             return self.cancelled()
         if "_condition" in self.__dict__:

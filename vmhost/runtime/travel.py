@@ -10,21 +10,24 @@ import dis
 import functools
 import hashlib
 import inspect
+import logging
 import os
 import sys
 import sysconfig
 import threading
+import time
 import types
 import weakref
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import MappingProxyType
 
 from vmhost.bytecode.closure import INSTALLED, closure_of_module
 from vmhost.bytecode.compiler import compile_sources
-from vmhost.bytecode.errors import BytecodeError
+from vmhost.bytecode.errors import BytecodeError, CompileError
 from vmhost.bytecode.inert import table
 from vmhost.bytecode.offered import REFUSED, REFUSED_NAMES, left_out, offered_modules
 from vmhost.bytecode.texts import absence
@@ -41,6 +44,8 @@ MADE = "vmhost_function"
 # Replaces, in a VM, a name that its module cannot import there.
 _GAP = "__import__('vmhost.guest.gaps', fromlist=['Gap']).Gap"
 _ERRORS_SHOWN = 5
+_SLOW_S = 1.0
+_log = logging.getLogger("vmhost")
 _REPLACED = ("builtins", "select")  # their removed functions have substitutes in a VM
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
@@ -65,6 +70,9 @@ class Luggage:
     gaps: Mapping = MappingProxyType({})  # names that it cannot import in a VM -> reason
     files: Mapping = MappingProxyType({})  # of packages: path to bytes
     absent: Mapping = MappingProxyType({})  # modules that it imports and a VM does not have -> reason
+    # own module -> {name: Postponed}: imports that wait, whose modules are not among these; and where they are found
+    later: Mapping = MappingProxyType({})
+    roots: tuple = ()
 
 
 @dataclass(frozen=True)
@@ -165,7 +173,7 @@ def compile_module(module_name, path, function):
     """
     luggage = module_luggage(module_name, function, path)
     if luggage.modules:
-        _refuse_gaps(luggage, function)
+        luggage = _refuse_gaps(luggage, function)
     return luggage
 
 
@@ -184,28 +192,64 @@ def module_luggage(module_name, function, path=""):
     except BytecodeError as error:
         raise CrossingError(f"{shown(function)} cannot travel to a VM: {error}") from error
     roots = tuple(_roots(source.root, packages))
-    with _compiled_lock:
-        known = _compiled.get((source, roots))
-    if known is not None and _stamps(known[0]) == known[0]:
-        return known[1]
     try:
-        data = program_packages.locked_data(packages)
-        closure = closure_of_module(source.name, source.text, roots, source.path, source.is_package, _GAP, data)
-        sources = {name: (each.text, each.path, each.is_package) for name, each in closure.sources.items()}
-        package_texts = program_packages.luggage(closure, source.name)
-        bundle = compile_sources(sources, entry=f"{source.name}:_", name="executor", version="0")
+        return _compiled_luggage(source, roots, packages)
     except BytecodeError as error:
         raise CrossingError(
             f"{shown(function)} cannot travel to a VM with its module {module_name}:\n{_first_lines(str(error))}"
         ) from error
+
+
+def _compiled_luggage(source, roots, packages, is_own=True):
+    """The Luggage of the _Source and of what it imports from the folders `roots`. BytecodeError."""
+    with _compiled_lock:
+        known = _compiled.get((source, roots))
+    if known is not None and _stamps(known[0]) == known[0]:
+        return known[1]
+    begin = time.monotonic()
+    data, gap = program_packages.locked_data(packages), _GAP if is_own else None
+    closure = closure_of_module(source.name, source.text, roots, source.path, source.is_package, gap, data, is_own)
+    sources = {name: (each.text, each.path, each.is_package) for name, each in closure.sources.items()}
+    package_texts = program_packages.luggage(closure, source.name)
+    bundle = compile_sources(sources, entry=f"{source.name}:_", name="executor", version="0")
     absent = {each.name: each.reason for each in closure.absent}
     texts = bundle.texts | package_texts.texts | dict(map(absence, closure.absent)) | dict(map(table, closure.inert))
     gaps = _gaps(sources[source.name][0])
-    luggage = Luggage(source.name, bundle.modules, texts, gaps, package_texts.files, absent)
+    luggage = Luggage(
+        source.name, bundle.modules, texts, gaps, package_texts.files, absent, closure.later, (roots, packages)
+    )
     files = _stamps({path: None for _, path, _ in sources.values() if path != source.path})
     with _compiled_lock:
         _compiled[source, roots] = files, luggage
+    _tell_slow(source, closure, time.monotonic() - begin)
     return luggage
+
+
+def later_luggage(module, roots):
+    """The Luggage of the installed module that an import that waited needs; `roots` is of the Luggage of what imports
+    it. BytecodeError."""
+    folders, packages = roots
+    source = _Source("__vmhost_later__", f"import {module}".encode(), f"<import {module}>", False, "")
+    luggage = _compiled_luggage(source, folders, packages, is_own=False)
+    return replace(luggage, modules={name: each for name, each in luggage.modules.items() if name != source.name})
+
+
+def _tell_slow(source, closure, took_s):
+    """Logs which import cost the time where it was much."""
+    if took_s < _SLOW_S:
+        return
+    sizes = Counter()
+    for name, each in closure.sources.items():
+        sizes[name.partition(".")[0]] += len(each.text)
+    tops = [f"{name} ({size >> 10:,} KiB)" for name, size in sizes.most_common(3) if name != source.name]
+    _log.warning(
+        "%s: compiling it for VMs took %.1f s, with %d modules that it imports, most of them of %s; `import x` at the"
+        " top of the program's own modules waits until something uses it, where `from x import y` does not",
+        source.path,
+        took_s,
+        len(closure.sources) - 1,
+        ", ".join(tops),
+    )
 
 
 def _refuse_guarded(source, path, function):
@@ -282,19 +326,50 @@ def _gaps(text):
 
 
 def _refuse_gaps(luggage, function):
-    """CrossingError if `function`, or what it uses of its module, uses something that cannot be imported in a VM."""
+    """The Luggage with the modules whose imports waited and that `function`, or what it uses of its module, uses.
+    CrossingError if they use something that cannot be imported in a VM."""
     function = inspect.unwrap(function) if callable(function) else function
-    _refuse_first_imports(luggage, function)
-    home = sys.modules.get(function.__module__) if luggage.gaps and hasattr(function, "__code__") else None
-    waiting, seen = [] if home is None else [(function.__code__, "it")], set()
-    while waiting:
-        code, code_name = waiting.pop()
-        waiting += [(constant, code_name) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-        for name in {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
+    later = luggage.later.get(luggage.name, {})
+    home = sys.modules.get(function.__module__) if hasattr(function, "__code__") else None
+    if home is not None and (luggage.gaps or later):
+        for name, code_name in _reached(function.__code__, home):
             if name in luggage.gaps:
                 raise CrossingError(
                     f"{shown(function)} cannot travel to a VM: {code_name} uses {name}:\n{luggage.gaps[name]}"
                 )
+            for module in later[name].modules if name in later else ():
+                try:
+                    more = later_luggage(module, luggage.roots)
+                except BytecodeError as error:
+                    raise CrossingError(
+                        f"{shown(function)} cannot travel to a VM: {code_name} uses {name}:\n"
+                        f"{later[name].where}: {reason_of(error)}"
+                    ) from error
+                luggage = replace(
+                    luggage,
+                    modules={**more.modules, **luggage.modules},
+                    texts={**more.texts, **luggage.texts},
+                    files={**more.files, **luggage.files},
+                    absent={**more.absent, **luggage.absent},
+                )
+    _refuse_first_imports(luggage, function)
+    return luggage
+
+
+def reason_of(error):
+    """The first message of a BytecodeError, without its place."""
+    return error.diagnostics[0].message if isinstance(error, CompileError) else str(error)
+
+
+def _reached(code, home):
+    """(name, the words for the code that uses it) of each global name that `code` uses, or what it uses of the module
+    `home`."""
+    waiting, seen = [(code, "it")], set()
+    while waiting:
+        code, code_name = waiting.pop()
+        waiting += [(constant, code_name) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        for name in {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
+            yield name, code_name
             value = vars(home).get(name)
             if name not in seen and getattr(value, "__module__", None) == home.__name__:
                 seen.add(name)

@@ -1,0 +1,215 @@
+"""Imports at the top of a program's module that wait in VMs until something uses them."""
+
+import asyncio
+import importlib
+import sys
+import textwrap
+import threading
+
+import numpy  # noqa: F401 - it starts threads, before a test counts them
+import pytest
+
+import vmhost
+from vmhost.bytecode.postponing import LAZY, postpone
+from vmhost.runtime import travel
+
+PACKAGES = {
+    "heavy/__init__.py": "import heavy_below\nVALUE = heavy_below.VALUE\nclass Shape: pass\n",
+    "heavy/part.py": "NAME = __name__\n",
+    "heavy_below.py": "VALUE = 7\n",
+    "other.py": "class Thing: pass\nTHINGS = []\n",
+    "early.py": "LIMIT = 3\ndef mark(function):\n    return function\n",
+    "broken.py": "import numpy\nX = 1\n",
+    "slow.py": "import time\ntime.sleep(0.05)\nX = 3\n",
+    "unnamed.py": "X = 1\n",
+}
+PROGRAM = """
+    import sys
+    import heavy, heavy.part
+    import early as first
+    import broken
+    from other import (Thing,
+        THINGS as things)  # noqa
+    import slow
+
+    LIMIT = first.LIMIT
+
+    @first.mark
+    def plus_one(x):
+        return x + 1
+
+    def uses():
+        return heavy.VALUE, heavy.part.NAME, heavy is sys.modules["heavy"]
+
+    def uses_broken():
+        return broken.X
+
+    def by_name(name, attribute):
+        found = globals()[name]
+        return sys.modules[name] is found, getattr(found, attribute), found.__name__, found.__spec__.name
+
+    def isolated(name):
+        return isinstance(globals()[name], type(sys)), name in sys.modules
+
+    def re_exported():
+        me = sys.modules[__name__]
+        from_there = me.Thing, me.things
+        other = sys.modules["other"]
+        return from_there == (other.Thing, other.THINGS), "Thing" in globals(), getattr(me, "missing", None)
+
+    def at_once(count):
+        import threading
+        found = []
+        threads = [threading.Thread(target=lambda: found.append(globals()["slow"].X)) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+    def asks(name):
+        from vmhost.guest import lazy
+        return lazy.module(name, "here").X
+"""
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    site = tmp_path / "site-packages"
+    for name, text in PACKAGES.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+    name = f"program_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(PROGRAM))
+    for folder in site, tmp_path:
+        monkeypatch.syspath_prepend(str(folder))
+    yield importlib.import_module(name)
+    for each in [*(path.partition(".")[0].partition("/")[0] for path in PACKAGES), name, "heavy.part"]:
+        sys.modules.pop(each, None)
+
+
+def code_store(pool):
+    return {name for name in pool._workers._modules if not name.startswith("program_")}
+
+
+def test_an_import_that_nothing_uses_is_not_compiled(program):
+    with vmhost.VMExecutor(1) as pool:
+        assert pool.submit(program.plus_one, 1).result() == 2
+        assert code_store(pool) == {"early"}
+        assert pool.submit(program.isolated, "heavy").result() == (True, True)
+        assert code_store(pool) == {"early"}
+        assert pool.submit(program.uses).result() == (7, "heavy.part", True)
+        assert code_store(pool) == {"early", "heavy", "heavy.part", "heavy_below"}
+
+
+def test_a_use_that_the_source_does_not_show_asks_for_the_code(program):
+    with vmhost.VMExecutor(1) as pool:
+        assert pool.submit(program.by_name, "heavy", "VALUE").result() == (True, 7, "heavy", "heavy")
+        assert pool.submit(program.re_exported).result() == (True, True, None)
+        with pytest.raises(ImportError, match=r"here: import unnamed: no import of this program waits for it"):
+            pool.submit(program.asks, "unnamed").result()
+        assert "unnamed" not in code_store(pool)
+
+
+def test_threads_that_use_it_at_once_wait_for_it(program):
+    with vmhost.VMExecutor(1) as pool:
+        assert pool.submit(program.at_once, 8).result() == [3] * 8
+
+
+def test_a_package_that_no_vm_can_load_is_told_when_it_is_used(program):
+    reason = r"program_.*\.py:5: import broken: a VM can't import it: .*broken.py:1: import numpy"
+    with vmhost.VMExecutor(1) as pool:
+        with pytest.raises(vmhost.CrossingError, match=rf"uses_broken .*: it uses broken:\n.*{reason}"):
+            pool.submit(program.uses_broken)
+        for _ in range(2):  # and stays so
+            with pytest.raises(ImportError, match=reason):
+                pool.submit(program.by_name, "broken", "X").result()
+        assert pool.submit(program.plus_one, 1).result() == 2
+
+
+def test_an_event_loop_does_not_wait_for_the_compiler(program, monkeypatch):
+    compiled, compile_module = [], travel.compile_module
+
+    def watched(*arguments):
+        compiled.append(threading.current_thread())
+        return compile_module(*arguments)
+
+    monkeypatch.setattr(travel, "compile_module", watched)
+
+    async def main(pool):
+        loop = asyncio.get_running_loop()
+        assert await pool.run(program.plus_one, 1) == 2
+        with pytest.raises(vmhost.CrossingError, match="uses broken"):
+            await pool.run(program.uses_broken)
+        return await asyncio.gather(*(loop.run_in_executor(pool, program.plus_one, i) for i in range(5)))
+
+    with vmhost.VMExecutor(1) as pool:
+        assert asyncio.run(main(pool)) == [1, 2, 3, 4, 5]
+
+    async def first(pool):
+        loop = asyncio.get_running_loop()
+        calls = [loop.run_in_executor(pool, function) for function in (program.uses, program.uses_broken)]
+        pool.submit(program.plus_one, 1).cancel()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    with vmhost.VMExecutor(1) as pool:
+        result, error = asyncio.run(first(pool))
+        assert result == (7, "heavy.part", True) and type(error) is vmhost.CrossingError
+    assert compiled and threading.current_thread() not in compiled
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("import pk\n", f"pk = {LAZY}.module('pk', 'm.py:1')\n"),
+        (
+            "import pk as p, pk.q  # why\nx = 1\n",
+            f"p = {LAZY}.module('pk', 'm.py:1'); pk = {LAZY}.module('pk.q', 'm.py:1')  # why\nx = 1\n",
+        ),
+        (
+            "from pk import (a,\n  b as c)\nx = 1",
+            f"{LAZY}.names(globals(), 'pk', {{'a': 'a', 'c': 'b'}}, 'm.py:1')\n\nx = 1",
+        ),
+        *(
+            (text, text)
+            for text in (
+                "import pk, os\n",
+                "import pk; x = 1\n",
+                "import pk.q as q\n",
+                "from pk import *\n",
+                "from . import pk\n",
+                "from pk import a\ndef f(): return a\n",
+                "from pk import a\ndef __getattr__(name): return 1\n",
+                "try:\n    import pk\nexcept ImportError:\n    pk = None\n",
+                "import pk\nclass A(pk.B): pass\n",
+                "import pk\n@pk.mark\ndef f(): pass\n",
+                "import pk\ndef f(x=pk.y): pass\n",
+                "import pk\ndef f(): return g()\ndef g(): return pk.x\nX = f()\n",
+                "import pk\nclass A:\n    def f(self): return pk.x\nX = A()\n",
+                "import pk\npk = 1\n",
+                "import pk\nkey = lambda: pk.x\n",
+                "import pk\ndef f(\n",
+            )
+        ),
+        *(
+            (text, text.replace("import pk\n", f"pk = {LAZY}.module('pk', 'm.py:1')\n"))
+            for text in (
+                "import pk\ndef f() -> pk.T: return pk.x\n",
+                "import pk\nx: pk.T\n",
+                "import pk\nif __name__ == '__main__':\n    pk.main()\n",
+                "import pk\nclass A:\n    def f(self): return pk.x\n",
+            )
+        ),
+    ],
+)
+def test_which_imports_wait(text, expected):
+    new, found = postpone(text.encode(), "m.py", {"pk"}.__contains__)
+    assert new.decode() == expected and bool(found) == (text != expected)
+
+
+def test_a_slow_compilation_names_the_packages(program, monkeypatch, caplog):
+    monkeypatch.setattr(travel, "_SLOW_S", 0)
+    with vmhost.VMExecutor(1) as pool:
+        pool.submit(program.uses).result()
+    told = [record.getMessage() for record in caplog.records if "compiling it for VMs took" in record.getMessage()]
+    assert len(told) == 2 and "program_" in told[0] and "early (0 KiB)" in told[0] and "heavy" in told[1]

@@ -81,6 +81,15 @@ def test_the_speed_is_kept_and_the_clock_stands_at_the_next_event(tmp_path, bund
     assert clock() == BEGIN_MS / 1000 + 60  # falling behind does not delay the next event
 
 
+def test_the_clock_of_a_replay_that_goes_on_is_at_its_last_event(tmp_path):
+    """Messages of matches that the start finds would else be of 1970, and expired."""
+    with open_pipeline(tmp_path, clock=ReplayClock()) as pipeline:
+        pipeline.append_many([Event("click", BEGIN_MS + 7000)])
+    clock = ReplayClock()
+    with open_pipeline(tmp_path, clock=clock):
+        assert clock() == BEGIN_MS / 1000 + 7
+
+
 def test_lines_are_replayed(tmp_path, bundle):
     path = tmp_path / "events.jsonl"
     lines = [{"name": "click", "time_ms": BEGIN_MS + n, "visit": "a"} for n in range(3)]

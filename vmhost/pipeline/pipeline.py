@@ -159,6 +159,8 @@ class Pipeline:
                 self._intake = Intake(self._store, **(times | (intake or {})))
             except TypeError as error:
                 raise PipelineError(f"intake: {error}") from error
+            if not self.live and self._intake.event_time_ms is not None:  # a replay goes on: what is made now is of now
+                clock.not_before(self._intake.event_time_ms)
             self._tables = Tables(self._database, buffer_ms=batch_ms, clock=clock)
             forgetting.finish(self._database)
             self._record_folders = None

@@ -128,6 +128,10 @@ class ReplayClock:
         due_s = self._began_s + (time_ms - self.began_ms) / 1000 / self.speed
         return max(0.0, due_s - time.monotonic())
 
+    def not_before(self, time_ms):
+        """The pipeline has events up to this time."""
+        self._next_ms = max(self._next_ms, time_ms)
+
     def was(self, time_ms):
         """An event of this time was taken by an earlier run of the replay: the clock goes on after it."""
         self._next_ms = max(self._next_ms, time_ms)

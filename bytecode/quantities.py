@@ -3,17 +3,21 @@
 One syntax everywhere: a number, spaces or none, a unit in upper or lower case. What a plain number means says the file.
 """
 
+import math
 import re
 
 _MICROSECONDS = {"us": 1, "ms": 10**3, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
 _BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-_QUANTITY = re.compile(r" *([0-9]{1,30})(?:\.([0-9]{1,30}))? *([A-Za-z]+) *")
+_QUANTITY = re.compile(r" *([0-9]{1,1000})(?:\.([0-9]{1,1000}))? *([A-Za-z]+) *")
 
 
 def seconds(text):
     """The seconds of a text such as "500 ms" as a float, or None."""
     number, parts = _read(text, _MICROSECONDS)
-    return None if number is None else number / (parts * 10**6)
+    try:
+        return None if number is None else number / (parts * 10**6)
+    except OverflowError:
+        return math.inf
 
 
 def milliseconds(text):
@@ -47,5 +51,5 @@ def _any_case(units):
 
 
 # The syntax as the schemas of files have it; JSON Schema knows no "any case".
-TIME_PATTERN = rf"^ *[0-9]{{1,30}}(\.[0-9]{{1,30}})? *({_any_case(_MICROSECONDS)}) *$"
-SIZE_PATTERN = rf"^ *[0-9]{{1,30}}(\.[0-9]{{1,30}})? *({_any_case(_BYTES)}) *$"
+TIME_PATTERN = rf"^ *[0-9]{{1,1000}}(\.[0-9]{{1,1000}})? *({_any_case(_MICROSECONDS)}) *$"
+SIZE_PATTERN = rf"^ *[0-9]{{1,1000}}(\.[0-9]{{1,1000}})? *({_any_case(_BYTES)}) *$"

@@ -35,6 +35,7 @@ def built(tmp_path_factory):
     (checkout / "vmhost" / "engine").symlink_to("../engine")
     (checkout / "vmhost" / "stdlib").mkdir()
     shutil.copy(ROOT / "vmhost" / "stdlib" / "policy.py", checkout / "vmhost" / "stdlib")
+    shutil.copy(ROOT / "vmhost" / "supported.py", checkout / "vmhost")
     for folder in ("vmhost", "vmhost/isolation", "vmhost/pipeline", *PIPELINE):
         (checkout / folder / "__init__.py").touch()
     status, output, compiled = build(checkout, VMHOST_WERROR="")

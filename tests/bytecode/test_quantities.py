@@ -82,7 +82,7 @@ def test_the_files_with_a_schema_take_the_same(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "5", "s", "5 parsecs", "-5 s", "5 s x", "1e3 s", "٣ s", "5.s", ".5 s", "9" * 31 + " s", None, [], b"5 s"],
+    ["", "5", "s", "5 parsecs", "-5 s", "5 s x", "1e3 s", "٣ s", "5.s", ".5 s", "9" * 1001 + " s", None, [], b"5 s"],
 )
 def test_what_is_no_quantity_is_none(text):
     assert quantities.seconds(text) is quantities.milliseconds(text) is quantities.byte_count(text) is None

@@ -80,7 +80,7 @@ CASES = [
     ("clip", lambda x: np.clip(x, -1, 1), (X,)),
     ("clip", lambda x: x.clip(max=0.5), (X,)),
     ("clip", np.clip, (X, ROW - 1, COLUMN)),  # bounds that cross: the upper one applies
-    ("clip", lambda x, y: np.clip(0.3, x, max=y), (X, ROW)),
+    ("clip", lambda x, y: np.clip(0.3, min=x, max=y), (X, ROW)),
     ("clip", lambda x, y: x.clip(max=y), (X, Y)),
     ("clip", lambda x, y: np.clip(x, a_min=y, a_max=None), (X, Y)),
     ("heaviside", lambda x: np.heaviside(np.array([-1.0, 0, 0, 2]), x), (ROW,)),

@@ -37,7 +37,7 @@ __all__ = ["Columns", "Filter", "Join", "KeyBy", "Map", "Reduce", "Stream", "Str
 FORMAT = 1  # of snapshots
 # As bytecode/quantities.py, which VMs do not have; a test holds them equal.
 _UNITS_US = {"us": 1, "ms": 10**3, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
-_QUANTITY = re.compile(r" *([0-9]{1,30})(?:\.([0-9]{1,30}))? *([A-Za-z]+) *")
+_QUANTITY = re.compile(r" *([0-9]{1,1000})(?:\.([0-9]{1,1000}))? *([A-Za-z]+) *")
 _UNCHANGING = (int, float, str, bool, bytes, type(None))
 _EVENT_FIELDS = ("name", "time_ms", "page", "visit", "contents", "id", "key")
 

@@ -16,10 +16,11 @@ class FunctionThreads:
 
     def __init__(self, max_threads):
         self._max_threads = max_threads
-        self._lock = native_threads.Lock()  # for changes of `_threads`; readers take none: Ctrl-C could leave it locked
+        # For changes of what follows. Readers and `close` take none: Ctrl-C could leave it locked.
+        self._lock = native_threads.Lock()
         self._work = native_threads.SimpleQueue()
         self._threads = {}  # thread -> name of its current function; None: idle
-        self._unfinished = 0  # functions queued or running
+        self._unfinished = self._queued = 0  # functions queued or running; queued
         self._closed = False
 
     def run(self, name, act):
@@ -34,6 +35,7 @@ class FunctionThreads:
                 thread.start()
                 self._threads[thread] = None
             self._unfinished += 1
+            self._queued += 1
             self._work.put((name, act))
             return True
 
@@ -48,11 +50,8 @@ class FunctionThreads:
 
     def close(self):
         """Accept no more; each thread ends after its queued functions. Can be repeated."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                for _ in self._threads:
-                    self._work.put(None)
+        self._closed = True
+        self._work.put(None)  # each thread that ends passes it on
 
     def wait(self, timeout_s):
         """After `close`: wait for the threads to end, except the calling one. Returns the names of functions that are
@@ -65,10 +64,21 @@ class FunctionThreads:
 
     def _serve(self, mine):
         (me,) = mine
-        while (work := self._work.get()) is not None:
-            name, act = work
+        while True:
+            work = self._work.get()
             with self._lock:
-                self._threads[me] = name
+                if work is None and not self._queued:
+                    del self._threads[me]
+                if work is None:
+                    self._work.put(None)
+                else:
+                    self._queued -= 1
+                    self._threads[me] = work[0]
+                if me not in self._threads:
+                    return
+            if work is None:
+                continue  # it came before a function that was queued at the same time
+            name, act = work
             try:
                 act()
             except BaseException:  # the thread must survive for the next function
@@ -77,5 +87,3 @@ class FunctionThreads:
             with self._lock:
                 self._threads[me] = None
                 self._unfinished -= 1
-        with self._lock:
-            del self._threads[me]

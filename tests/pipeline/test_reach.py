@@ -1,9 +1,11 @@
 """The reach centre: who gets which message, when, how often, and what is recorded of it."""
 
 import contextlib
+import errno
 import http.client
 import http.server
 import json
+import os
 import queue
 import signal
 import socket
@@ -28,7 +30,7 @@ from vmhost.pipeline.events import Event
 from vmhost.pipeline.pipeline import Pipeline
 from vmhost.pipeline.reach import page as page_module
 from vmhost.pipeline.reach.audience import Audience
-from vmhost.pipeline.reach.channels import ChannelError, NobodyThereError
+from vmhost.pipeline.reach.channels import ChannelError, NobodyThereError, TrackingLog
 from vmhost.pipeline.reach.page import PageServer
 from vmhost.pipeline.reach.queue import audit
 from vmhost.pipeline.reach.settings import channel_settings
@@ -350,6 +352,22 @@ def test_what_was_handed_over_is_not_again_where_the_disk_is_full(tmp_path, monk
         sent(pipeline)
         assert audited(pipeline) == [("ann", "sent", "taken")]
     assert receiver.keys == ["ann"] and full[0] == -1
+
+
+def test_a_line_whose_sync_fails_is_there_once_after_the_next_try(tmp_path, monkeypatch):
+    log, sync, left = TrackingLog(tmp_path, "lines.jsonl"), os.fsync, [1]
+
+    def failing(descriptor):
+        if left.pop() if left else 0:
+            raise OSError(errno.EIO, "Input/output error")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    message = {"id": "a", "key": "ann", "contents": {}, "rule": "r", "time_ms": 1}
+    with pytest.raises(OSError):
+        log.send(message)
+    assert log.send(message) is None and log.send(message) == "there already"
+    assert len((tmp_path / "tracking" / "lines.jsonl").read_text().splitlines()) == 1
 
 
 # ---- when, how often, to whom

@@ -263,9 +263,14 @@ class TrackingLog:
                 size = os.fstat(descriptor).st_size
                 if size and os.pread(descriptor, 1, size - 1) != b"\n":
                     line = b"\n" + line  # the process died while it wrote the last line
-                if os.write(descriptor, line) != len(line):
-                    raise ChannelError(f"{self._path}: the disk is full")
-                os.fsync(descriptor)
+                try:
+                    if os.write(descriptor, line) != len(line):
+                        raise ChannelError(f"{self._path}: the disk is full")
+                    os.fsync(descriptor)
+                except BaseException:
+                    with contextlib.suppress(OSError):
+                        os.ftruncate(descriptor, size)  # it is sent again
+                    raise
             finally:
                 os.close(descriptor)
             self._ids[identity] = None

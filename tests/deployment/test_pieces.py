@@ -249,3 +249,11 @@ def test_pieces_of_another_file_are_no_recipe_of_this_one(tmp_path):
     with pytest.raises(DamagedError, match="make another file"):
         folder.put_recipe(digest_of(b"other"), recipe)
     assert digest_of(b"other") not in folder
+
+
+def test_a_new_folder_is_on_the_disk_with_its_file(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("vmhost.deployment.artifacts.sync_folder", synced.append)
+    folder = ArtifactFolder(tmp_path / "files")
+    digest = folder.put(b"a file")
+    assert set(synced) == {tmp_path / "files", tmp_path / "files" / digest[:2]}

@@ -49,6 +49,13 @@ class ArtifactFolder:
         recipe = self.recipe(digest)
         return recipe is not None and all(self.path(each).exists() for each in pieces.needed(recipe))
 
+    def _make_folder_of(self, path):
+        try:
+            path.parent.mkdir()
+        except FileExistsError:
+            return
+        sync_folder(self.folder)  # else a power cut may take the folder, with the file in it
+
     # ---- in pieces
 
     def _recipe_path(self, digest):
@@ -82,7 +89,7 @@ class ArtifactFolder:
         if found != digest:
             raise DamagedError(f"the pieces of {digest} make another file, {found}")
         path = self._recipe_path(digest)
-        path.parent.mkdir(exist_ok=True)
+        self._make_folder_of(path)
         replace_durably(path, json.dumps(recipe, separators=(",", ":")).encode())
 
     def needed(self, digest):
@@ -95,7 +102,7 @@ class ArtifactFolder:
         digest = digest_of(data)
         path = self.path(digest)
         if not path.exists():
-            path.parent.mkdir(exist_ok=True)
+            self._make_folder_of(path)
             descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
             try:
                 with open(descriptor, "wb") as file:
@@ -117,7 +124,7 @@ class ArtifactFolder:
             Path(partial).unlink(missing_ok=True)
             raise DamagedError(f"{partial}: expected the SHA-256 {digest}, got {found}; it was deleted")
         path = self.path(digest)
-        path.parent.mkdir(exist_ok=True)
+        self._make_folder_of(path)
         with open(partial, "rb") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)

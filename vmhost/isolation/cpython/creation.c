@@ -1,6 +1,8 @@
 #include "cpython/creation.h"
 
 #include <string.h>
+#include <sys/mman.h>
+#include <time.h>
 #include <wchar.h>
 
 /* The state of the interpreter that this thread is creating. */
@@ -217,6 +219,21 @@ done:
     return rc;
 }
 
+/* CPython crashes where memory runs out early in the creation of an interpreter: it reports that by a type which is not
+ * made yet. So there has to be room before. Threads that begin reserve much address space for an instant, so it is
+ * asked for more than once. */
+static bool has_room(void)
+{
+    enum { ROOM_BYTES = 4 << 20, TRIES = 50 };
+    const struct timespec pause = {0, 1000000};
+    for (int tried = 0; tried < TRIES; tried++, nanosleep(&pause, NULL)) {
+        void *room = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (room != MAP_FAILED)
+            return munmap(room, ROOM_BYTES) == 0;
+    }
+    return false;
+}
+
 PyStatus vmh_creation_make(PyThreadState **tstate)
 {
     const PyInterpreterConfig config = {
@@ -228,6 +245,8 @@ PyStatus vmh_creation_make(PyThreadState **tstate)
         .check_multi_interp_extensions = 1,
         .gil = PyInterpreterConfig_OWN_GIL,
     };
+    if (!has_room())
+        return PyStatus_NoMemory();
     creation own = {0};
     current = &own;
     PyStatus status = Py_NewInterpreterFromConfig(tstate, &config);

@@ -13,6 +13,8 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
 
 #include "cpython/compat.h"
 #include "memory/fresh.h"
@@ -186,6 +188,21 @@ static void *charged(vmh_meter *meter, void *memory, size_t asked, bool zeroed)
     return memory;
 }
 
+static _Thread_local bool waits;
+void vmh_memory_wait(bool wait) { waits = wait; }
+
+/* Memory of the system's; a thread that waits tries again, as other threads give back soon what they only reserved. */
+static void *from_system(size_t count, size_t size, bool zeroed)
+{
+    enum { TRIES = 50 };
+    const struct timespec pause = {0, 1000000};
+    for (int left = waits ? TRIES : 1;; nanosleep(&pause, NULL)) {
+        void *memory = zeroed ? raw.calloc(raw.ctx, count, size) : raw.malloc(raw.ctx, count * size);
+        if (memory != NULL || --left == 0)
+            return memory;
+    }
+}
+
 static void *raw_malloc(void *context, size_t size)
 {
     (void)context;
@@ -200,7 +217,7 @@ static void *raw_malloc(void *context, size_t size)
     if (!vmh_meter_charge(meter, size))
         return NULL;
     bool zeroed = size >= VMH_FRESH_CALLOC_MIN;
-    return charged(meter, zeroed ? raw.calloc(raw.ctx, 1, size) : raw.malloc(raw.ctx, size), size, zeroed);
+    return charged(meter, from_system(1, size, zeroed), size, zeroed);
 }
 
 static void *raw_calloc(void *context, size_t count, size_t size)
@@ -211,8 +228,9 @@ static void *raw_calloc(void *context, size_t count, size_t size)
         return raw.calloc(raw.ctx, count, size);
     if (size != 0 && count > (size_t)PY_SSIZE_T_MAX / size)
         return NULL;
-    return vmh_meter_charge(meter, count * size) ? charged(meter, raw.calloc(raw.ctx, count, size), count * size, true)
-                                                 : NULL;
+    if (!vmh_meter_charge(meter, count * size))
+        return NULL;
+    return charged(meter, from_system(count, size, true), count * size, true);
 }
 
 static void *raw_realloc(void *context, void *memory, size_t size)
@@ -313,6 +331,15 @@ static void install(void)
         PyObject_SetArenaAllocator(&(PyObjectArenaAllocator){NULL, arena_alloc, arena_free});
 }
 
+/* glibc reserves 64 MiB of addresses for each of its arenas, and makes one for each new thread, up to eight a core.
+ * Where addresses are limited, arenas get at most a quarter of them. */
+static void leave_addresses(void)
+{
+    struct rlimit addresses;
+    if (getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur < (rlim_t)1 << 35)
+        mallopt(M_ARENA_MAX, 1 + (int)(addresses.rlim_cur >> 28));
+}
+
 int vmh_memory_install(void)
 {
     static bool installed;
@@ -325,6 +352,7 @@ int vmh_memory_install(void)
     raw = vmh_compat_allocator(PYMEM_DOMAIN_RAW);
     PyObject_GetArenaAllocator(&arena);
     install();
+    leave_addresses();
     return 0;
 }
 

@@ -29,6 +29,9 @@ extern _Thread_local struct vmh_holdings *vmh_memory_watched __attribute__((tls_
 /* Whether large blocks of objects come from malloc, through our hooks and no others. */
 bool vmh_memory_is_default(void);
 
+/* Allocations of this thread wait a little where the system has no memory. */
+void vmh_memory_wait(bool wait);
+
 /* Makes this thread's next free, which must be of `block`, leave the block allocated and uncharged. Then call
  * vmh_memory_kept, once: whether that happened. */
 void vmh_memory_keep(void *block);

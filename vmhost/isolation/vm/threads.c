@@ -138,7 +138,9 @@ static bool boot(vmh_vm *vm)
         return false;
     }
     vmh_fork_transit_begin();
+    vmh_memory_wait(true); /* an allocation that fails there may crash CPython */
     PyStatus status = vmh_creation_make(&vm->interpreter.tstate);
+    vmh_memory_wait(false);
     vmh_mutex_lock(&vm->life);
     if (!PyStatus_Exception(status)) {
         vm->interpreter.interp = PyThreadState_GetInterpreter(vm->interpreter.tstate);

@@ -188,7 +188,7 @@ static void *charged(vmh_meter *meter, void *memory, size_t asked, bool zeroed)
     return memory;
 }
 
-static _Thread_local bool waits;
+static _Thread_local bool waits __attribute__((tls_model("initial-exec"))); /* read by each allocation */
 void vmh_memory_wait(bool wait) { waits = wait; }
 
 /* Memory of the system's; a thread that waits tries again, as other threads give back soon what they only reserved. */

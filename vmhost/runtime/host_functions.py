@@ -67,17 +67,14 @@ class FunctionThreads:
         while True:
             work = self._work.get()
             with self._lock:
-                if work is None and not self._queued:
-                    del self._threads[me]
                 if work is None:
                     self._work.put(None)
-                else:
-                    self._queued -= 1
-                    self._threads[me] = work[0]
-                if me not in self._threads:
+                    if self._queued:
+                        continue  # `close` came before a function that was queued at the same time
+                    del self._threads[me]
                     return
-            if work is None:
-                continue  # it came before a function that was queued at the same time
+                self._queued -= 1
+                self._threads[me] = work[0]
             name, act = work
             try:
                 act()

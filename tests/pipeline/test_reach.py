@@ -33,6 +33,7 @@ from vmhost.pipeline.reach.audience import Audience
 from vmhost.pipeline.reach.channels import ChannelError, NobodyThereError, TrackingLog
 from vmhost.pipeline.reach.page import PageServer
 from vmhost.pipeline.reach.queue import audit
+from vmhost.pipeline.replay import ReplayClock
 from vmhost.pipeline.reach.settings import channel_settings
 from vmhost.stores import StoreFullError
 
@@ -121,6 +122,27 @@ def test_a_channel_that_fails_is_tried_again_with_the_same_id_and_then_given_up(
         ("bob", "sent", "taken"),
     ]
     assert len({message["id"] for message in receiver.got}) == 2 and "was given up: OSError" in caplog.text
+
+
+def test_a_failed_message_is_tried_again_where_a_replays_clock_stands_still(tmp_path):
+    receiver = Receiver(*[OSError("no network")] * 2)
+    with open_reach(tmp_path, receiver, {"tries": 3}, clock=ReplayClock()) as pipeline:
+        pipeline.append_many(leaves("ann", "bob"))
+        sent(pipeline)
+        assert [(person, what) for person, what, _ in audited(pipeline)] == [
+            ("ann", "retry"),
+            ("ann", "retry"),
+            ("ann", "sent"),
+            ("bob", "sent"),
+        ]
+
+
+def test_in_a_replay_what_is_due_after_its_last_event_is_not_waited_for(tmp_path):
+    quiet = {"from": "00:00", "to": "23:59"}
+    with open_reach(tmp_path, Receiver(), {"quiet": quiet}, clock=ReplayClock()) as pipeline:
+        pipeline.append_many(leaves("ann"))
+        assert pipeline.reach.wait()
+        assert [what for _, what, _ in audited(pipeline)] == ["held"]
 
 
 def test_a_function_that_exits_is_tried_again(tmp_path):

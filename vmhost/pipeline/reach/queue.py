@@ -85,6 +85,7 @@ class MessageQueue:
 
     def __init__(self, database, clock, keep_ms=0):
         self.database, self._clock = database, clock
+        self.live = getattr(clock, "live", True)
         self._keep_ms = max(_KEEP_MS, keep_ms)
         self._lock = threading.Lock()
         self._offered = []
@@ -94,6 +95,11 @@ class MessageQueue:
 
     def now_ms(self):
         return int(self._clock() * 1000)
+
+    def ms_after(self, wait_ms):
+        """When a wait for something outside ends. The clock of a replay stands still after the last event: no such wait
+        ends by it, so the wait takes none of its time."""
+        return self.now_ms() + (wait_ms if self.live else 0)
 
     # ---- adding
 

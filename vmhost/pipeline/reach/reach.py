@@ -187,14 +187,16 @@ class Reach:
                 raise
 
     def wait(self, timeout_s=None):
-        """Waits until every match and result stored so far is sent, ended, or due in more than `timeout_s`. Returns
-        False after `timeout_s`. StoreError."""
+        """Waits until every match and result stored so far is sent, ended, or due in more than `timeout_s` (in a
+        replay: due after its last event). Returns False after `timeout_s`. StoreError."""
         if not self._threads:
             return True
         self._database.flush()
         self.wake()
         position = self._store.durable_position
-        until_ms = None if timeout_s is None else self.queue.now_ms() + timeout_s * 1000
+        until_ms = None  # no limit
+        if timeout_s is not None or not self.queue.live:
+            until_ms = self.queue.ms_after((timeout_s or 0) * 1000)
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self._wake:

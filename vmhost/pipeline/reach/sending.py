@@ -31,6 +31,7 @@ class Sender:
         self.busy = None  # the person whose message is being sent
         self.paused_ms = 0  # nothing is sent before this time
         self._failures = 0  # in a row
+        self._rest_s = 0  # in a replay, the channel's thread waits so long in our own time after a failure
 
     def count(self, what, n=1):
         self.counts[what] += n
@@ -69,6 +70,9 @@ class Sender:
                     self._end(message, queue.CAPPED, f"{cap.count} messages were sent within {cap.text} already")
                     return True
         self._send(message)
+        if self._rest_s:
+            self._closing.wait(self._rest_s)
+            self._rest_s = 0
         return True
 
     def _send(self, message):
@@ -109,14 +113,14 @@ class Sender:
 
     def _failed(self, message, error):
         settings = self.settings
-        now_ms, why = self._queue.now_ms(), f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {error}"
         if isinstance(error, ChannelError):
             why = str(error)
         if isinstance(error, NobodyThereError):
             if settings.kind == "broadcast":
                 self._end(message, queue.MISSED, why)
             else:
-                self._hold(message, min(now_ms + _NOBODY_MS, message.expires_ms), why)
+                self._hold(message, min(self._queue.now_ms() + _NOBODY_MS, message.expires_ms), why)
             return
         counts = getattr(error, "counts", True)
         tried = message.tries + counts
@@ -130,13 +134,15 @@ class Sender:
             wait_ms = settings.wait_ms(max(tried, 1))
             if (asked_s := getattr(error, "wait_s", None)) is not None:
                 wait_ms = max(wait_ms, round(asked_s * 1000))
-            due_ms = now_ms + wait_ms
+            due_ms = self._queue.ms_after(wait_ms)
             self.waits = why
             self.keep(lambda: self._queue.put_off(settings.name, message, due_ms, queue.RETRY, why, tried=counts))
             self.count(queue.RETRY)
         if self._failures:  # back off the whole channel: other messages would fail too
             asked_ms = round((getattr(error, "wait_s", None) or 0) * 1000)
-            self.paused_ms = self._queue.now_ms() + max(asked_ms, settings.wait_ms(self._failures))
+            wait_ms = max(asked_ms, settings.wait_ms(self._failures))
+            self.paused_ms = self._queue.ms_after(wait_ms)
+            self._rest_s = 0 if self._queue.live else wait_ms / 1000
 
     def _hold(self, message, until_ms, why):
         self.keep(lambda: self._queue.put_off(self.settings.name, message, until_ms, queue.HELD, why))

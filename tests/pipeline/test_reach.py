@@ -33,8 +33,8 @@ from vmhost.pipeline.reach.audience import Audience
 from vmhost.pipeline.reach.channels import ChannelError, NobodyThereError, TrackingLog
 from vmhost.pipeline.reach.page import PageServer
 from vmhost.pipeline.reach.queue import audit
-from vmhost.pipeline.replay import ReplayClock
 from vmhost.pipeline.reach.settings import channel_settings
+from vmhost.pipeline.replay import ReplayClock
 from vmhost.stores import StoreFullError
 
 BEGIN_MS = 1_790_000_000_000  # 2026-09-21 13:33:20 UTC

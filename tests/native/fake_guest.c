@@ -285,6 +285,7 @@ void vmh_sqlite_interrupt(vmh_vm *vm) { (void)vm; }
 bool vmh_wire_text(vmh_blob *blob, const char *text) { return blob != NULL && text != NULL; }
 char *vmh_holders_report(vmh_meter *meter) { return meter->holdings == NULL ? NULL : strdup("held"); }
 void vmh_memory_bind(vmh_meter *meter) { (void)meter; }
+void vmh_memory_wait(bool wait) { (void)wait; }
 void vmh_overflow_guard(vmh_vm *vm) { (void)vm; }
 void vmh_overflow_renew(void) {}
 void vmh_overflow_unguard(void) {}

@@ -561,7 +561,9 @@ class Generator:
         if nsample > sum(counts):
             raise ValueError("nsample > sum(colors)")
         if sum(counts) >= 1 << 63:
-            raise ValueError("sum(colors) must not exceed the maximum value of a 64 bit signed integer")
+            raise ValueError(
+                f"sum(colors) must not exceed the maximum value of a 64 bit signed integer ({(1 << 63) - 1})"
+            )
         if method == "count" and sum(counts) >= 1 << 60:  # NumPy's list has 8 bytes for each ball
             raise ValueError(f"When method is 'count', sum(colors) must not exceed {(1 << 60) - 1}")
         if method == "marginals" and sum(counts) >= 10**9:

@@ -492,7 +492,7 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
         int ldb = max(1, max(m, n));
         memset(item->b, 0, (size_t)ldb * (size_t)columns * size);
         transpose(item->b, in[1], m, columns, ldb, size, false);
-        /* gelsd fails for NaN as well, but prints a line to the process's standard error */
+        /* gelsd fails for NaN as well, but prints lines to the standard output of the process */
         info = all_finite(in[0], j->in_bytes[0]) ? call_gelsd(item, item->lwork, &rank) : -1;
         transpose(out[0], item->b, max(m, n), columns, ldb, size, true);
         copy_bytes(out[1], item->s, (size_t)k * sizeof(double));

@@ -57,6 +57,7 @@ def core_programs():
     memory = ("memory/library_memory.c", *meter)
     return [
         Program(f"{HERE}/test_lane", (*LANES, fake_vm)),
+        Program(f"{HERE}/test_spin", ("vmhost/isolation/lanes/spin.c",)),
         Program(f"{HERE}/test_vms", (*LANES, *VMS, f"{HERE}/fake_guest.c", f"{PYTHON}/python.c", f"{PYTHON}/errors.c")),
         Program(f"{HERE}/test_faults", (*LANES, fake_vm, FAILING_CALLS)),
         Program(f"{HERE}/test_profile", (*PROFILE, FAILING_CALLS)),

@@ -1,7 +1,6 @@
 #include "lanes/lane.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,57 +11,6 @@
 enum { DONE = 1, WAITED = 2 };   /* vmh_call.word */
 enum { WATCHED = 1, ENDED = 2 }; /* vmh_call.watch */
 
-/* ---- spinning ---- */
-
-/* Waking a thread through the kernel costs a core switch of 30-60 us on an idle machine. A spin of this many pauses
- * (about 20 us at most) catches most answers to short calls. It adapts: each spin without success halves the next one.
- */
-enum { SPIN_MAX = 2000, SPIN_MIN = 32 };
-
-static atomic_int hot;
-static atomic_uint asked;
-static atomic_int cores;
-
-void vmh_hot_enter(void) { atomic_fetch_add_explicit(&hot, 1, memory_order_relaxed); }
-void vmh_hot_leave(void) { atomic_fetch_sub_explicit(&hot, 1, memory_order_relaxed); }
-
-static bool core_free(void)
-{
-    if ((atomic_fetch_add_explicit(&asked, 1, memory_order_relaxed) & 1023) == 0) {
-        cpu_set_t set;
-        atomic_store(&cores, sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1);
-    }
-    return atomic_load_explicit(&hot, memory_order_relaxed) < atomic_load_explicit(&cores, memory_order_relaxed);
-}
-
-static inline void cpu_pause(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ __volatile__("yield");
-#endif
-}
-
-/* Spins until `*word & mask`; true on success. `*budget` adapts. */
-static bool spin(atomic_uint *word, unsigned mask, atomic_uint *budget)
-{
-    if (!core_free())
-        return false;
-    unsigned spins_max = atomic_load_explicit(budget, memory_order_relaxed);
-    if (spins_max < SPIN_MIN)
-        spins_max = SPIN_MIN;
-    bool came = false;
-    vmh_hot_enter();
-    for (unsigned i = 0; i < spins_max && !came; i++) {
-        cpu_pause();
-        came = (atomic_load_explicit(word, memory_order_acquire) & mask) != 0;
-    }
-    vmh_hot_leave();
-    atomic_store_explicit(budget, came ? SPIN_MAX : spins_max / 2, memory_order_relaxed);
-    return came;
-}
-
 /* ---- calls ---- */
 
 vmh_call *vmh_call_new(vmh_lane *lane)
@@ -71,19 +19,16 @@ vmh_call *vmh_call_new(vmh_lane *lane)
     if (call == NULL)
         return NULL;
     memset(call, 0, offsetof(vmh_call, request));
+    memset((char *)call + offsetof(vmh_call, word), 0, offsetof(vmh_call, reply) - offsetof(vmh_call, word));
     vmh_blob_init(&call->request);
     vmh_blob_init(&call->reply);
-    call->kind = VMH_OK;
-    call->runs = NULL;
-    call->held = NULL;
-    call->prev = call->next = NULL;
     call->done_event = (vmh_event){.type = VMH_EVENT_DONE, .object = call};
     call->failed_event = (vmh_event){.type = VMH_EVENT_FAILED_CALL, .object = call};
-    call->wrapper = NULL;
     atomic_init(&call->refs, 1);
     call->lane = vmh_lane_ref(lane);
     call->level = VMH_LEVELS / 2 - 1;
     call->deadline_ns = VMH_FOREVER;
+    call->core = call->caller_core = -1;
     return call;
 }
 
@@ -181,7 +126,7 @@ bool vmh_call_done(const vmh_call *call) { return atomic_load_explicit(&call->wo
 
 int vmh_call_wait(vmh_call *call, int64_t deadline_ns)
 {
-    if (vmh_call_done(call) || spin(&call->word, DONE, &call->lane->spins))
+    if (vmh_call_done(call) || vmh_spin(&call->word, DONE, &call->lane->callers, &call->core))
         return 0;
     for (;;) {
         unsigned word = atomic_fetch_or(&call->word, WAITED);
@@ -229,7 +174,6 @@ vmh_lane *vmh_lane_new(const char *name, const char *version, const char *entry,
     lane->capacity = SIZE_MAX;
     lane->next_deadline_ns = lane->wall_ns = lane->cpu_ns = lane->grace_ns = lane->slow_ns = VMH_FOREVER;
     lane->starved_event = (vmh_event){.type = VMH_EVENT_STARVED, .object = lane};
-    lane->spins = SPIN_MAX;
     vmh_warden_add_lane(lane);
     return lane;
 }
@@ -337,8 +281,10 @@ enum vmh_kind vmh_lane_push(vmh_lane *lane, vmh_call **calls, size_t count)
     size_t woken = 0, given = 0;
     bool starved = false;
     int64_t now = vmh_now_ns(), soonest = VMH_FOREVER;
+    const int here = vmh_core_here();
     for (size_t i = 0; i < count; i++) {
         calls[i]->submitted_ns = now;
+        calls[i]->caller_core = here;
         if (calls[i]->deadline_ns < soonest)
             soonest = calls[i]->deadline_ns;
     }
@@ -358,6 +304,7 @@ enum vmh_kind vmh_lane_push(vmh_lane *lane, vmh_call **calls, size_t count)
             idle_remove(lane, worker);
             worker->slot = call;
             worker->handed_ns = now;
+            atomic_store_explicit(&call->core, worker->core, memory_order_relaxed);
             atomic_fetch_add(&worker->pokers, 1);
             wake[woken++] = worker;
         }
@@ -518,7 +465,6 @@ long long vmh_lane_unfinished(vmh_lane *lane)
 
 void vmh_lane_attach(vmh_lane *lane, vmh_worker *worker)
 {
-    worker->spins = SPIN_MAX;
     pthread_mutex_lock(&lane->lock);
     lane->workers++;
     worker->attached = true;
@@ -566,7 +512,8 @@ vmh_call *vmh_lane_take(vmh_lane *lane, vmh_worker *worker)
     for (;;) {
         pthread_mutex_lock(&lane->lock);
         vmh_call *call = worker->slot;
-        if (call != NULL) {
+        const bool handed = call != NULL;
+        if (handed) {
             worker->slot = NULL;
         } else if (!worker->attached) {
             /* the warden gave this worker up: it no longer belongs to the lane */
@@ -582,8 +529,14 @@ vmh_call *vmh_lane_take(vmh_lane *lane, vmh_worker *worker)
         if (call == NULL)
             return NULL;
         int expected = VMH_QUEUED;
-        if (atomic_compare_exchange_strong(&call->state, &expected, VMH_RUNNING))
+        if (atomic_compare_exchange_strong(&call->state, &expected, VMH_RUNNING)) {
+            const int here = vmh_core_here();
+            if (here != worker->core || !handed) /* its submitter spins on this line */
+                atomic_store_explicit(&call->core, here, memory_order_relaxed);
+            worker->core = here;
+            atomic_store_explicit(&worker->caller_core, call->caller_core, memory_order_relaxed);
             return call;
+        }
         vmh_call_unref(call); /* cancelled after it was handed over */
     }
 }
@@ -609,17 +562,25 @@ void vmh_worker_wait(vmh_worker *worker)
 {
     if (atomic_exchange(&worker->inbox, 0) != 0)
         return;
-    if (!spin(&worker->inbox, 1, &worker->spins)) {
+    if (!vmh_spin(&worker->inbox, 1, &worker->spinner, &worker->caller_core)) {
+        atomic_store_explicit(&worker->poked_ns, 0, memory_order_relaxed);
         atomic_store(&worker->asleep, true);
         while (atomic_load(&worker->inbox) == 0)
             vmh_futex_wait(&worker->inbox, 0, VMH_FOREVER);
         atomic_store(&worker->asleep, false);
+        int64_t poked_ns = atomic_load_explicit(&worker->poked_ns, memory_order_relaxed);
+        if (poked_ns != 0 && atomic_load_explicit(&worker->poker_core, memory_order_relaxed) != vmh_core_here())
+            vmh_spin_wake_took(vmh_now_ns() - poked_ns);
     }
     atomic_store(&worker->inbox, 0);
 }
 
 void vmh_worker_poke(vmh_worker *worker)
 {
+    if (atomic_load(&worker->asleep)) {
+        atomic_store_explicit(&worker->poker_core, vmh_core_here(), memory_order_relaxed);
+        atomic_store_explicit(&worker->poked_ns, vmh_now_ns(), memory_order_relaxed);
+    }
     atomic_store(&worker->inbox, 1);
     if (atomic_load(&worker->asleep))
         vmh_futex_wake(&worker->inbox, 1);

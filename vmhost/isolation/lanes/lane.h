@@ -19,6 +19,7 @@
 #include "lanes/events.h"
 #include "lanes/histogram.h"
 #include "lanes/code_store.h"
+#include "lanes/spin.h"
 #include "lanes/tails.h"
 #include "lanes/task_metrics.h"
 #include "lanes/vm.h"
@@ -45,87 +46,109 @@ typedef struct vmh_engine_runs {
     vmh_engine_run items[VMH_ENGINE_RUNS];
 } vmh_engine_runs;
 
+/* What one thread writes while another spins on it, or works, must not share a cache line with what that one reads: a
+ * line takes a quarter of a microsecond from core to core. Space between two such groups. */
+#define VMH_LINE 64
+
+/* `word`, on which its submitter spins, lies between what the VM's thread only reads. */
 typedef struct vmh_call {
     atomic_int refs;
-    atomic_int state;     /* enum vmh_call_state */
+    atomic_int state;   /* enum vmh_call_state */
+    atomic_uint watch;  /* WATCHED, ENDED: the thread that sets the second bit posts done_event */
+    enum vmh_kind kind; /* written by the claimer, read after DONE */
+    atomic_bool stop;   /* its caller wants it stopped */
+    bool excused;       /* its outcome does not count against the task; as `kind` */
+    bool recorded;      /* `record` holds the VM's recording; as `kind` */
+    bool timed;         /* the deadline is the caller's own, earlier than the lane's limit */
+    int64_t started_ns, ended_ns;
+    vmh_engine_runs *runs;        /* as `kind`; owned; NULL: unknown */
+    char *held;                   /* as `kind`; what held the memory at its limit (holdings.h); owned; NULL: unknown */
+    struct vmh_call *prev, *next; /* in the lane's queue; guarded by the lane's lock */
+    vmh_event done_event, failed_event;
+    vmh_blob request;     /* written by the submitter before push, read by the worker */
     atomic_uint word;     /* futex: DONE, WAITED */
-    atomic_uint watch;    /* WATCHED, ENDED: the thread that sets the second bit posts done_event */
+    atomic_int core;      /* where the VM that was handed the call ran last, then where it runs it; -1: unknown */
     vmh_lane *lane;       /* one reference */
     char *entry;          /* "module:function"; NULL: the lane's own. Owned */
+    void *wrapper;        /* Python object of the main interpreter, borrowed; NULL once it is freed */
+    int level;            /* 0 (first) .. VMH_LEVELS - 1 */
+    int caller_core;      /* where its submitter ran; written before push */
     bool spread;          /* the value is (args, kwargs) */
     bool quiet;           /* no FAILED_CALL event (which slow calls post too) */
-    bool timed;           /* the deadline is the caller's own, earlier than the lane's limit */
-    bool excused;         /* its outcome does not count against the task; written by the claimer, read after DONE */
-    atomic_bool stop;     /* its caller wants it stopped */
-    bool recorded;        /* `record` holds the VM's recording; written by the claimer, read after DONE */
-    int level;            /* 0 (first) .. VMH_LEVELS - 1 */
     size_t request_bytes; /* size of its arguments, arrays included; written by the submitter before push */
-    int64_t submitted_ns, started_ns, ended_ns, deadline_ns;
+    int64_t submitted_ns, deadline_ns;
     /* NULL: not recorded. Before push the submitter writes the answers for the VM to replay; if `recorded`, it then
      * holds the call's effects other than its reply. Owned, malloc'ed. */
     vmh_blob *record;
-    vmh_blob request;             /* written by the submitter before push, read by the worker */
-    vmh_blob reply;               /* written by the claimer, read after DONE */
-    enum vmh_kind kind;           /* likewise */
-    vmh_engine_runs *runs;        /* likewise; owned; NULL: unknown */
-    char *held;                   /* likewise; what held the memory at its limit (holdings.h); owned; NULL: unknown */
-    struct vmh_call *prev, *next; /* in the lane's queue; guarded by the lane's lock */
-    vmh_event done_event, failed_event;
-    void *wrapper; /* Python object of the main interpreter, borrowed; NULL once it is freed */
+    vmh_blob reply; /* written by the claimer, read after DONE */
 } vmh_call;
 
 /* A lane's view of a VM that serves it. */
 typedef struct vmh_worker {
+    char apart[VMH_LINE];
     atomic_uint inbox; /* futex; 1: something to do */
+    char apart_too[VMH_LINE - sizeof(atomic_uint)];
     atomic_bool asleep;
     vmh_call *slot;    /* handed over; guarded by the lane's lock */
     int64_t handed_ns; /* time of the hand-over; likewise */
     bool attached;     /* likewise */
     bool idle;         /* on the idle stack; likewise */
     struct vmh_worker *prev, *next;
-    atomic_uint spins; /* how long to spin before sleeping */
+    vmh_spinner spinner;
+    int core;               /* where it ran last; written by its own thread before it is idle */
+    atomic_int caller_core; /* where the submitter of its latest call ran */
+    atomic_int poker_core;  /* where its waker ran, and when it began; poked_ns 0: not while it slept */
+    atomic_llong poked_ns;
     atomic_uint
         pokers; /* threads that poke it after they have released the lane's lock: its VM must not be freed yet */
 } vmh_worker;
 
 struct vmh_lane {
+    /* written by submitters */
     atomic_int refs;
+    atomic_llong submitted_total;
+    vmh_spinner callers; /* they share it as a hint */
+
+    char apart[VMH_LINE];
     pthread_mutex_t lock;
-    vmh_call *first[VMH_LEVELS], *last[VMH_LEVELS]; /* guarded by lock, like all up to `closed` */
-    unsigned levels;                                /* bit n: level n is not empty */
-    size_t queued, capacity;
-    vmh_worker *idle;
+    vmh_worker *idle; /* guarded by lock, like all up to `last` */
+    unsigned levels;  /* bit n: level n is not empty */
     unsigned idle_count, workers;
-    int64_t next_deadline_ns; /* no queued call expires earlier */
     bool closed;
-    atomic_bool stop;                      /* all running calls are to be stopped */
-    atomic_llong running, ends[VMH_KINDS]; /* counters; ends by kind */
-    atomic_llong excused[VMH_KINDS];       /* the part of `ends` that does not count against the task */
-    atomic_llong wall_ns_total, wait_ns_total, submitted_total;
-    atomic_llong request_bytes_total;
-    int64_t reports_since_ns; /* used by the reader of events only: a second, and the reports read in it */
-    unsigned reports;
-    vmh_histogram walls, waits;   /* run times, and queue times, of calls that began */
-    vmh_tails tails;              /* likewise; guarded by lock, as tails.h says */
+    size_t queued, capacity;
+    int64_t next_deadline_ns; /* no queued call expires earlier */
+    vmh_call *first[VMH_LEVELS], *last[VMH_LEVELS];
+
+    char apart_too[VMH_LINE];
+    /* hardly ever written once it serves */
+    atomic_bool stop;             /* all running calls are to be stopped */
+    atomic_bool muted;            /* no STARVED events: the lane has its maximum number of VMs */
+    bool memory_lines;            /* its VMs record which lines hold their memory */
+    int calls_per_vm;             /* a worker retires after this many; 0: never */
     char *name, *version, *entry; /* owned, never change */
     char *caller_errors; /* likewise: names of exceptions that are the caller's fault, with a line break before and
                             after each; NULL: none */
     vmh_code_store *store;
-    int64_t wall_ns, cpu_ns, grace_ns; /* limits of a call; VMH_FOREVER: none */
-    double coverage;                   /* the share of calls that record line and branch coverage, 0 to 1 */
-    bool memory_lines;                 /* its VMs record which lines hold their memory */
-    int calls_per_vm;                  /* a worker retires after this many; 0: never */
-    atomic_uint spins;                 /* of callers, who share it as a hint */
-    int64_t slow_ns;                   /* a longer call counts as slow; VMH_FOREVER: none does */
-    atomic_llong slow_total;
-    atomic_llong denied_total;           /* permissions that its VMs asked for and were denied */
+    vmh_events *events;
+    int64_t wall_ns, cpu_ns, grace_ns;   /* limits of a call; VMH_FOREVER: none */
+    double coverage;                     /* the share of calls that record line and branch coverage, 0 to 1 */
+    int64_t slow_ns;                     /* a longer call counts as slow; VMH_FOREVER: none does */
     _Atomic(vmh_task_metrics *) metrics; /* the task's own metrics; NULL until it has some */
     char *held;                          /* `held` of the last call that met its memory limit; owned; guarded by lock */
-    atomic_bool muted;                   /* no STARVED events: the lane has its maximum number of VMs */
-    vmh_events *events;
     vmh_event starved_event;
     void *wrapper;               /* as in vmh_call */
     vmh_lane *next_lane, **link; /* the warden's list */
+
+    char apart_again[VMH_LINE];
+    /* counters, written by the threads of VMs */
+    atomic_llong running, ends[VMH_KINDS]; /* ends by kind */
+    atomic_llong excused[VMH_KINDS];       /* the part of `ends` that does not count against the task */
+    atomic_llong wall_ns_total, wait_ns_total, request_bytes_total, slow_total;
+    atomic_llong denied_total;  /* permissions that its VMs asked for and were denied */
+    vmh_histogram walls, waits; /* run times, and queue times, of calls that began */
+    vmh_tails tails;            /* likewise; guarded by lock, as tails.h says */
+    int64_t reports_since_ns;   /* used by the reader of events only: a second, and the reports read in it */
+    unsigned reports;
 };
 
 vmh_call *vmh_call_new(vmh_lane *lane);
@@ -180,9 +203,5 @@ void vmh_worker_poke(vmh_worker *worker);
 /* Asks for `call` (or every running call of `lane`) to be stopped; the warden does so at once. */
 void vmh_call_request_stop(vmh_call *call);
 void vmh_lane_stop_running(vmh_lane *lane);
-
-/* Count the threads that run guest code or spin: spinning pays only while they leave a core free. */
-void vmh_hot_enter(void);
-void vmh_hot_leave(void);
 
 #endif

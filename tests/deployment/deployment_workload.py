@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from tests.deployment.platforms import WorkingCopy
+from tests.stores.power_cuts import end_if_hung
 from vmhost.deployment.cloud.platform import Platform
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.device import settings
@@ -198,4 +199,5 @@ def device(path):
 
 
 if __name__ == "__main__":
+    end_if_hung()
     {"platform": platform, "device": device}[sys.argv[1]](*sys.argv[2:])

@@ -19,7 +19,6 @@ from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.stores import Database
 
 ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 240
 FAULTS = {
     "killed": lambda number: {"WRITE_LOG_LAST": number},
     "full": lambda number: {"WRITE_LOG_FAILS": number, "WRITE_LOG_FAILURES": 5},
@@ -51,7 +50,7 @@ def workload(library, folder, *arguments, **faults):
         env=power_cuts.environment(library, folder, log, **faults),
         capture_output=True,
         text=True,
-        timeout=WAIT_S,
+        timeout=power_cuts.CHILD_S + 60,
     )
     may_end = (0, 1) if "WRITE_LOG_READ_ONLY" in faults else (0, -signal.SIGKILL)
     assert done.returncode in may_end, f"status {done.returncode}: {done.stderr[-3000:]}"

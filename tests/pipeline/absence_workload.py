@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.pipeline.durable_faults import die_at
+from tests.stores.power_cuts import end_if_hung
 from vmhost.pipeline import complex_events, pipeline
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.feed import Feed
@@ -85,6 +86,7 @@ def replay(folder, recording, ticks=True):
 
 
 if __name__ == "__main__":
+    end_if_hung()
     folder, count, seed, number, after = Path(sys.argv[1]), *map(int, sys.argv[2:])
     recording = folder / "events.jsonl"
     if not recording.exists():

@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.pipeline.absence_workload import RULES
 from tests.pipeline.pipeline_workload import FAILS, ROWS, STATE
 from tests.pipeline.stream_tasks import stream_task
+from tests.stores.power_cuts import end_if_hung
 from vmhost.pipeline import complex_events, pipeline
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.feed import Feed
@@ -113,6 +114,7 @@ def found(folder):
 
 
 if __name__ == "__main__":
+    end_if_hung()
     try:
         work(Path(sys.argv[1]))
     except StoreError as error:

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from tests.pipeline.stream_tasks import stream_task
+from tests.stores.power_cuts import end_if_hung
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.pipeline import Pipeline
 
@@ -132,6 +133,7 @@ def kill(seed, rounds, work):
 def main(folder, seed, rounds):
     loaded = bundles(folder)
     promised = kill(seed, rounds, lambda seed, promise: work(folder, loaded, seed, promise))
+    end_if_hung()
     print(json.dumps({"promised": promised, "events": verify(folder, loaded, promised)}))
 
 

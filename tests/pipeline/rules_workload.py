@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.hosts import until
 from tests.pipeline.pipeline_workload import kill
+from tests.stores.power_cuts import end_if_hung
 from vmhost.pipeline import complex_events
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.patterns import PatternEngine
@@ -156,6 +157,7 @@ def uninterrupted(stored):
 
 def main(folder, seed, rounds):
     promised = kill(seed, rounds, lambda seed, promise: work(folder, seed, promise))
+    end_if_hung()
     print(json.dumps({"promised": promised, **verify(folder, promised)}))
 
 

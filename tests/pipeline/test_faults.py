@@ -48,6 +48,7 @@ class Trials:
             cwd=ROOT,
             capture_output=True,
             text=True,
+            timeout=power_cuts.CHILD_S + 60,
         )
 
     def fails(self, kind, number):

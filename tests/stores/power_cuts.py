@@ -4,6 +4,7 @@ What was synced is there. Of what was written since, a part is there: none of it
 writes, in sectors of 512 bytes, in any order. Names of files are durable at once, as on a journaling file system.
 """
 
+import faulthandler
 import os
 import random
 import struct
@@ -14,6 +15,7 @@ from pathlib import Path
 _RECORD = struct.Struct("<BIIQ")
 _SECTOR = 512
 _ROOT = Path(__file__).parents[2]
+CHILD_S = 300  # a process of a workload that takes longer hangs
 
 
 def build(folder):
@@ -29,6 +31,12 @@ def environment(library, folder, log, **faults):
     """Of a process whose writes in `folder` are logged. `faults`: variables of write_log.c, such as WRITE_LOG_LAST."""
     names = dict(LD_PRELOAD=str(library), WRITE_LOG=str(log), WRITE_LOG_FOLDER=f"{folder}/", PYTHONPATH=str(_ROOT))
     return os.environ | names | {name: str(number) for name, number in faults.items()}
+
+
+def end_if_hung(after_s=CHILD_S):
+    """For the process of a workload: ends it then, with the stacks of its threads on stderr and status 1. Each call
+    begins anew."""
+    faulthandler.dump_traceback_later(after_s, exit=True)
 
 
 def logged(library, folder, log, *command):

@@ -9,6 +9,7 @@ What was sent is counted in the transaction that stores it, so only numbers keep
 import sys
 import time
 
+from tests.stores.power_cuts import end_if_hung
 from vmhost.stores import Database, StoreError
 from vmhost.tunnel import Device, Server, Transactional
 from vmhost.tunnel.addresses import parse
@@ -82,4 +83,5 @@ def server(address, store, keys):
 
 
 if __name__ == "__main__":
+    end_if_hung()
     {"device": device, "server": server}[sys.argv[1]](*sys.argv[2:])

@@ -156,6 +156,78 @@ def test_the_platform_signs_again_where_there_are_no_owners(platform, device, an
         platform.sign("shop", key_of(ann)[0], "0" * 128, "ann")
 
 
+def planned(platform, version, took_s=0.0):
+    """A version that is pushed with a release.yaml, whose case took so long in the simulation."""
+    made = add_version(platform, "shop/rank", version)
+    plan = Plan.of({"proof": {"max_time": "1 s"}})
+    with platform.releases.change() as connection:
+        connection.execute(
+            "UPDATE deploy_versions SET state = 'built', plan = ?, report = ? WHERE id = ?",
+            (json.dumps(plan.plain), json.dumps({"took_s": {"one": took_s}}), made.id),
+        )
+    platform.publish(made.id)
+    platform.sync_metadata()
+
+
+def begun(platform):
+    """Versions whose releases began."""
+    return [each.version.version for each in platform.releases.releases.values()]
+
+
+def test_a_plan_begins_though_the_platform_died_once_its_list_was_signed(tmp_path, platform, clock, ann, monkeypatch):
+    own(platform, ann)
+    sign(platform, ann)
+    planned(platform, "2")
+    planned(platform, "3")
+
+    class Killed(BaseException):
+        pass
+
+    take = platform.metadata.sign
+
+    def dies(*signature):
+        assert take(*signature)
+        raise Killed
+
+    monkeypatch.setattr(platform.metadata, "sign", dies)
+    with pytest.raises(Killed):
+        sign(platform, ann)
+    assert begun(platform) == []
+    platform.close()
+    for _ in range(2):
+        with platform_in(tmp_path / "cloud", clock=clock) as again:
+            assert sorted(begun(again)) == ["2", "3"] and not again.releases.plans
+
+
+def test_plans_that_waited_for_owners_begin_once_there_are_none(platform, ann):
+    own(platform, ann)
+    sign(platform, ann)
+    planned(platform, "2")
+    assert begun(platform) == []
+    own(platform)
+    assert begun(platform) == ["2"]
+
+
+@pytest.mark.parametrize("why", ["too slow", "a later one has begun"])
+def test_a_plan_that_is_refused_says_so_and_is_not_begun_later(tmp_path, platform, clock, ann, why):
+    own(platform, ann)
+    sign(platform, ann)
+    planned(platform, "2", took_s=9.0 if why == "too slow" else 0.0)
+    if why == "a later one has begun":  # as before platforms knew which plans wait
+        waits, platform.releases.why_not_yet = platform.releases.why_not_yet, lambda version: None
+        platform.releases.start("shop/rank", add_version(platform, "shop/rank", "3").version, Plan.of({}), "ann", "")
+        platform.releases.why_not_yet = waits
+        platform.releases.announce()
+        platform.sync_metadata()
+    sign(platform, ann)
+    last = platform.releases.history("shop/rank")[0]
+    assert (last["event"], last["version"], last["who"]) == ("not released", "2", "platform")
+    assert ("in the platform's simulation" if why == "too slow" else "release 1 of 3, a later one") in last["why"]
+    platform.close()
+    with platform_in(tmp_path / "cloud", clock=clock) as again:
+        assert "2" not in begun(again) and not again.releases.plans
+
+
 def test_lists_of_owners_are_signed_again_within_their_year(platform, device, ann, clock):
     own(platform, ann)
     sign(platform, ann)

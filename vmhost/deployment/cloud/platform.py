@@ -157,8 +157,10 @@ class Platform:
                 _log.error("releases are stalled: %s", error)
 
     def sync_metadata(self):
-        """Brings the signed metadata up to date with the releases."""
+        """Brings the signed metadata up to date with the releases, and begins plans that waited to be listed."""
         self.metadata.sync(self.releases, self.repositories.names(), self.task_files.targets)
+        if self.releases.plans:
+            self.releases.begin_plans()
 
     def _why_not_yet(self, version):
         if all(map(self.metadata.is_listed, targets_of(version))):
@@ -175,25 +177,7 @@ class Platform:
             return None
         self.releases.announce()
         self.sync_metadata()
-        listed = [version for version in self.releases.versions.values() if set(targets_of(version)) & set(added)]
-        for version in listed:
-            self._begin_plan(version)
-        return listed
-
-    def _begin_plan(self, version):
-        """Begins the release planned in the version's branch, unless it was released before."""
-        with self.database.reader() as connection:
-            row = connection.execute(
-                "SELECT plan FROM deploy_versions WHERE id = ? AND plan IS NOT NULL AND id NOT IN "
-                "(SELECT version FROM deploy_releases)",
-                (version.id,),
-            ).fetchone()
-        if row is not None:
-            try:
-                plan = Plan.of(json.loads(row[0]), is_stored=True)
-                self.releases.start(version.task, version.version, plan, version.who, "release.yaml in its branch")
-            except DeploymentError as error:
-                _log.error("%s %s: not released: %s", version.task, version.version, error)
+        return [version for version in self.releases.versions.values() if set(targets_of(version)) & set(added)]
 
     # ---- repositories and builds
 
@@ -333,24 +317,7 @@ class Platform:
         return rows
 
     def publish(self, identity, progress=lambda text: None):
-        """Publishes a version once its tag is written, and begins its plan, if any: both or neither."""
-        try:
-            version, release = self._publish(identity, True)
-        except DeploymentError as error:  # the version is published; it can be released by hand
-            version, release = self._publish(identity, False)
-            progress(f"not released: {error}")
-        what = f"{version.task} {version.version}"
-        if release is None:
-            progress(f"{what} is ready; release it: vmhost cloud release {what} --plan release.yaml")
-        else:
-            progress(f"release {release.id} of {what} is {release.state}, {len(release.plan.steps)} steps")
-        return version
-
-    def publish_later(self):
-        """Schedules a version whose tag is written but which could not be published yet."""
-        self._unpublished = True
-
-    def _publish(self, identity, start):
+        """Publishes a version once its tag is written, and begins its plan, if any, in the same transaction."""
         with self.releases.change() as connection:
             row = connection.execute(
                 'SELECT id, task, version, "commit", who, time_ms, bad, proof, report, plan FROM deploy_versions '
@@ -363,13 +330,21 @@ class Platform:
                 "SELECT target, digest, size FROM deploy_bundles WHERE version = ?", (identity,)
             ):
                 version.bundles[target] = (digest, size)
-            self.releases.add_version(version)
+            self.releases.add_version(version, plan)
             self.access.note(version.who, "version", f"{version.task} {version.version}", commit=version.commit)
-            release = None
-            if start and plan is not None:
-                plan, why = Plan.of(json.loads(plan), is_stored=True), "release.yaml in its branch"
-                release = self.releases.start(version.task, version.version, plan, version.who, why)
-        return version, release
+            release, reason = self.releases.begin_plan(version)
+        what = f"{version.task} {version.version}"
+        if reason is not None:  # the version is published; it can be released by hand
+            progress(f"not released: {what}: {reason}")
+        if release is None:
+            progress(f"{what} is ready; release it: vmhost cloud release {what} --plan release.yaml")
+        else:
+            progress(f"release {release.id} of {what} is {release.state}, {len(release.plan.steps)} steps")
+        return version
+
+    def publish_later(self):
+        """Schedules a version whose tag is written but which could not be published yet."""
+        self._unpublished = True
 
     def _reconcile(self):
         """Completes versions that a killed platform had built: publishes those whose tag is written, drops the others.

@@ -12,6 +12,7 @@ gets it until it is forgiven; the release before it is then the first, so the fl
 import contextlib
 import itertools
 import json
+import logging
 import time
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ from vmhost.deployment.errors import MissingError, RefusedError
 PLATFORM = "platform"  # the actor where no person acts
 _MAX_REASON = 2000
 _MAX_CALLS = 1 << 40
+_log = logging.getLogger("vmhost.deployment")
 _MAX_HISTORY = 100_000  # rows that are looked through for those of some repositories
 
 
@@ -145,6 +147,7 @@ class Releases:
         self.generation = 0  # grows with each change that may matter to a device
         self.why_not_yet = lambda version: None  # why a version cannot be released yet, or None
         self.when_reloaded = None  # called after the cache was read again
+        self.plans = {}  # version's id -> its branch's release.yaml, stored, which has not begun
         self._seen = None  # the change number, over all processes, that the cache is as of
         self._depth = self._minute = 0
         self._load()
@@ -163,6 +166,12 @@ class Releases:
             for version, target, digest, size in connection.execute("SELECT * FROM deploy_bundles"):
                 if version in self.versions:
                     self.versions[version].bundles[target] = (digest, size)
+            self.plans = dict(
+                connection.execute(
+                    "SELECT id, plan FROM deploy_versions WHERE state = 'ready' AND plan IS NOT NULL "
+                    "AND id NOT IN (SELECT version FROM deploy_releases) ORDER BY id"
+                )
+            )
             for row in connection.execute(
                 "SELECT id, version, state, step, since_ms, plan, priority, who, why, time_ms, excused "
                 "FROM deploy_releases ORDER BY started, id"
@@ -241,11 +250,14 @@ class Releases:
 
     # ---- versions
 
-    def add_version(self, version):
-        """Announces a Version, whose row exists already."""
+    def add_version(self, version, plan):
+        """Announces a Version, whose row exists already. `plan`: as in `plans`, or None."""
         with self.change() as connection:
             connection.execute("UPDATE deploy_versions SET state = 'ready' WHERE id = ?", (version.id,))
             self.versions[version.id] = version
+            if plan is not None:
+                self.plans[version.id] = plan
+            self.generation += 1  # the metadata is to list it
             self._record_event(connection, version, None, "built", "ready", version.who, f"commit {version.commit}")
 
     def version(self, task, name):
@@ -273,21 +285,8 @@ class Releases:
         MissingError."""
         with self.change() as connection:
             version = self.version(task, name)
-            if version.bad is not None:
-                raise RefusedError(
-                    f"{task} {name}: it was rolled back ({version.bad}); release another version, or forgive this one "
-                    f"first: vmhost cloud forgive {task} {name} --why REASON"
-                )
-            if (reason := self.why_not_yet(version)) is not None:
+            if (reason := self._why_not_started(version, plan)) is not None:
                 raise RefusedError(f"{task} {name}: {reason}")
-            if (reason := _simulation_outside(plan.proof, version)) is not None:
-                raise RefusedError(
-                    f"{task} {name}: in the platform's simulation {reason}; make it faster or smaller, or allow "
-                    "more in `proof`"
-                )
-            for other in self._by_task.get(task, ()):
-                if other.version is version and other.state in (*states.ACTIVE, "queued"):
-                    raise RefusedError(f"{task} {name}: release {other.id} of this version is {other.state} already")
             priority = plan.priority if priority is None else priority
             now_ms = self.now_ms()
             row = (task, version.id, "queued", 0, now_ms, json.dumps(plan.plain), priority, who, why, now_ms)
@@ -298,9 +297,56 @@ class Releases:
             ).fetchall()[0][0]
             release = Release(identity, version, "queued", 0, now_ms, plan, priority, who, why, now_ms)
             self._remember(release)
+            self.plans.pop(version.id, None)
             self._record_event(connection, version, release, "released", "queued", who, why)
             self._start_queued(connection, task)
             return release
+
+    def _why_not_started(self, version, plan):
+        """None if a release of the version can start, else the reason."""
+        if version.bad is not None:
+            return (
+                f"it was rolled back ({version.bad}); release another version, or forgive this one "
+                f"first: vmhost cloud forgive {version.task} {version.version} --why REASON"
+            )
+        if (reason := self.why_not_yet(version)) is not None:
+            return reason
+        if (reason := _simulation_outside(plan.proof, version)) is not None:
+            return f"in the platform's simulation {reason}; make it faster or smaller, or allow more in `proof`"
+        for other in self._by_task.get(version.task, ()):
+            if other.version is version and other.state in (*states.ACTIVE, "queued"):
+                return f"release {other.id} of this version is {other.state} already"
+        return None
+
+    def begin_plan(self, version):
+        """Begins the version's plan, unless it waits for something. One that is refused is given up for good, which the
+        history says. Returns (the Release or None, why there is none or None)."""
+        with self.change() as connection:
+            if (stored := self.plans.get(version.id)) is None:
+                return None, None
+            version = self.versions[version.id]
+            if (reason := self.why_not_yet(version)) is not None:
+                return None, reason
+            plan = Plan.of(json.loads(stored), is_stored=True)
+            later = [each for each in self._by_task.get(version.task, ()) if each.version.id > version.id]
+            if later:
+                reason = f"release {later[0].id} of {later[0].version.version}, a later one, has begun since"
+            elif (reason := self._why_not_started(version, plan)) is None:
+                why = "release.yaml in its branch"
+                return self.start(version.task, version.version, plan, version.who, why), None
+            connection.execute("UPDATE deploy_versions SET plan = NULL WHERE id = ?", (version.id,))
+            del self.plans[version.id]
+            self._record_event(connection, version, None, "not released", "ready", PLATFORM, reason[:_MAX_REASON])
+            return None, reason
+
+    def begin_plans(self):
+        """Begins all plans that wait for nothing any more, the earliest version's first."""
+        for identity in sorted(self.plans):
+            version = self.versions.get(identity)
+            if version is not None and self.why_not_yet(version) is None:
+                _, reason = self.begin_plan(version)
+                if reason is not None:
+                    _log.error("%s %s: not released: %s", version.task, version.version, reason)
 
     def _start_queued(self, connection, task):
         releases = self._by_task.get(task, ())

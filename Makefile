@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format docs browser-tests cuda gpu-tests stress mutations mutants fuzz fuzz-address environments differential conformance conformance-quick conformance-image executor-tests numpy-tests packages package-tests sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread sanitize-python polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
+.PHONY: help build wheels device-libraries demo test lint format docs browser-tests cuda gpu-tests stress mutations mutants fuzz fuzz-address environments differential conformance conformance-quick conformance-image executor-tests numpy-tests packages package-tests sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread sanitize-python polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 # Where an environment forbids .pyc files, each of the many processes of tests and benchmarks would compile all that it
 # imports. They lie in .venv and in folders that git ignores.
@@ -12,6 +12,9 @@ help:             ## this list
 
 build:            ## set up everything: Python, .venv, dependencies, native core, standard-library bundle
 	@sh tools/setup.sh
+
+wheels: build     ## wheels for every Python that is here, in dist/: they install without a compiler (ARGS="PYTHON...")
+	@$(PYTHON) tools/wheels.py $(ARGS)
 
 device-libraries: ## fetch the static libraries that device images are linked with (Debian's, unpacked privately)
 	@sh tools/device_libraries.sh

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -60,9 +61,43 @@ if __name__ == "__main__":
 }
 
 
-# Shipped tasks that may be copied: their files, the input among them, and data below the folder of tasks.
+@dataclass(frozen=True)
+class Example:
+    """A shipped task that may be copied: its files, those of the folder of tasks that come along, and the commands to
+    go on with."""
+
+    task: str
+    says: str
+    files: tuple
+    next: tuple
+    data: tuple = ()
+
+
+COMPILE, RUN = "vmhost compile {folder} -o {bundle}", "vmhost run {bundle} --allow-unsigned --input {folder}/"
 EXAMPLES = {
-    "digits": (("task.yaml", "main.py", "model.json", "README.md", "image.json"), "image.json", ("data/digits.csv.gz",))
+    "digits": Example(
+        "digits",
+        "which digit does an image show?",
+        ("task.yaml", "main.py", "model.json", "README.md", "image.json"),
+        (COMPILE, RUN + "image.json"),
+        ("data/digits.csv.gz",),
+    ),
+    "stream": Example(
+        "visits",
+        "events of visits become rows of a table",
+        ("task.yaml", "main.py", "test_main.py", "README.md", "events.jsonl"),
+        (
+            COMPILE,
+            "vmhost pipeline run {name}-data {bundle} --allow-unsigned --events {folder}/events.jsonl",
+            "vmhost pipeline table {name}-data {name}",
+        ),
+    ),
+    "train": Example(
+        "learn",
+        "a network learns to read digits",
+        ("task.yaml", "main.py", "keep.py", "README.md", "input.json", "digits.csv.gz"),
+        (COMPILE, RUN + "input.json", "python {folder}/keep.py {bundle} {name}.onnx"),
+    ),
 }
 
 
@@ -71,7 +106,7 @@ EXAMPLES = {
 @click.option(
     "--example",
     type=click.Choice(list(EXAMPLES)),
-    help="Copy this shipped task with its data. digits: which digit does an image show?",
+    help="Copy this shipped task with its data. " + "; ".join(f"{name}: {one.says}" for name, one in EXAMPLES.items()),
 )
 @failures.command
 def command(output, folder, example):
@@ -84,7 +119,8 @@ def command(output, folder, example):
         raise failures.Failure(
             f"{folder}: is there already; nothing was written. Give another name, or remove it first"
         )
-    files, given = (_copied(example, name), EXAMPLES[example][1]) if example else (_made(name), "input.json")
+    files = _copied(EXAMPLES[example], name) if example else _made(name)
+    commands = EXAMPLES[example].next if example else (COMPILE, RUN + "input.json")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, data in files.items():
@@ -92,11 +128,8 @@ def command(output, folder, example):
                 file.write(data)
     except OSError as error:
         raise failures.Failure(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
-    bundle = f"{name}.vmb"
-    commands = [
-        shlex.join(["vmhost", "compile", str(folder), "-o", bundle]),
-        shlex.join(["vmhost", "run", bundle, "--allow-unsigned", "--input", str(folder / given)]),
-    ]
+    names = {"folder": folder, "bundle": f"{name}.vmb", "name": name}
+    commands = [shlex.join(part.format(**names) for part in command.split()) for command in commands]
     output.document({"folder": str(folder), "files": list(files), "next": commands})
     output.line(f"{folder}: a task with {', '.join(files)}. Next:")
     for line in commands:
@@ -115,10 +148,9 @@ def _copied(example, name):
     from vmhost.cli.demo import tasks_folder
 
     tasks = tasks_folder(None)
-    files, _, data = EXAMPLES[example]
-    found = {path: (tasks / example / path).read_bytes() for path in files}
-    found |= {Path(path).name: (tasks / path).read_bytes() for path in data}
-    found["task.yaml"] = found["task.yaml"].replace(f"name: {example}\n".encode(), f"name: {name}\n".encode())
+    found = {path: (tasks / example.task / path).read_bytes() for path in example.files}
+    found |= {Path(path).name: (tasks / path).read_bytes() for path in example.data}
+    found["task.yaml"] = found["task.yaml"].replace(f"name: {example.task}\n".encode(), f"name: {name}\n".encode())
     return found
 
 

@@ -3,6 +3,8 @@
 import json
 import shlex
 
+import pytest
+
 from tests import warm
 from vmhost.cli import failures
 
@@ -47,14 +49,40 @@ def test_a_name_that_no_task_can_have_and_a_place_that_cannot_be_written(vmhost,
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_an_example_compiles_and_runs_as_printed(vmhost, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("example", "task", "prints"),
+    [
+        ("digits", "digits", "0\n"),
+        ("stream", "visits", "lamp"),
+        ("train", "learn", "numbers.onnx: 4"),
+    ],
+)
+def test_an_example_compiles_and_runs_as_printed(vmhost, tmp_path, monkeypatch, example, task, prints):
     monkeypatch.chdir(tmp_path)
-    code, out, _ = vmhost("init", "numbers", "--example", "digits", "--json")
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = vmhost("init", "numbers", "--example", example, "--json")
     made = json.loads(out)
-    assert code == 0 and len(made["next"]) == 2
+    assert code == 0 and len(made["next"]) >= 2
     assert {path.name for path in (tmp_path / "numbers").iterdir()} == set(made["files"])
     for line in made["next"]:
-        code, out, err = vmhost(*shlex.split(line)[1:])
+        program, *arguments = shlex.split(line)
+        if program == "python":
+            done = warm.run(*arguments, cwd=tmp_path, timeout=200)
+            code, out, err = done.returncode, done.stdout, done.stderr
+        else:
+            assert program == "vmhost"
+            code, out, err = vmhost(*arguments)
         assert code == 0, err
-    assert out == "0\n"
+    assert prints in out, out
+    if "test_main.py" in made["files"]:
+        assert vmhost("test", "numbers")[0] == 0
+    # the README's commands are those that are printed, under the shipped task's own name
+    readme = (tmp_path / "numbers" / "README.md").read_text()
+    if example != "digits":
+        shown = [line.strip() for line in readme.splitlines() if line.startswith("    ")]
+        assert shown == [line.replace("numbers", task) for line in made["next"]]
+
+
+def test_an_example_that_there_is_not_is_refused(vmhost, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert vmhost("init", "more", "--example", "nothing")[0] == failures.WRONG_INPUT

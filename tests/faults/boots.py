@@ -1,19 +1,21 @@
 """Boots a VM, loads a task, makes its first calls and ends it, while the n-th allocation fails; for one n after the
 other.
 
-    LD_PRELOAD=failing.so python -m tests.faults.boots core|libraries|backups|making|python|alone|posix N…
+    LD_PRELOAD=failing.so python -m tests.faults.boots core|libraries|backups|making|python|alone|posix|room N…
 
 `core`: allocations that the native core asks of libc, on all threads. `libraries`: the same, those that it asks for
 OpenSSL and libzstd among them, with a task that uses them. `backups`: those that CPython makes on the VM's thread in a
 call that backs up a database. `making`: those that CPython makes on the VM's threads while it makes the interpreter;
 `python`: all its others there. `alone` and `posix` are controls: CPython makes and ends an interpreter on a native
-thread, and none of our code is there; what fails is the making, or a second import of the module posix. Each n is
+thread, and none of our code is there; what fails is the making, or a second import of the module posix. `room`: no
+allocation is made to fail, but the process may have n KiB of addresses more, and the VM is its first. Each n is
 printed before it is tried, so a crash is known by its n, and after it how it ended and what was wrong with that. The
 last line tells how many allocations there are, once an n was beyond. Run by test_boots.py."""
 
 import ctypes
 import faulthandler
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -241,7 +243,34 @@ def each_alone(failing, posix, numbers):
     print("total None", flush=True)
 
 
+def each_with_room(numbers):
+    """Each n in a child of its own, since what the first VM leaves is room for the next one."""
+    faulthandler.disable()
+    compiled, (_, most) = bundle("def run(value): return value"), resource.getrlimit(resource.RLIMIT_AS)
+
+    def leave_room():
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (n << 10), most))
+
+    for n in numbers:
+        print("n", n, flush=True)
+        child = os.fork()
+        if child == 0:
+            core = isolation.core()
+            core.set_error_factory(from_core)
+            system, store = system_code_store(core), isolation.code_store_of(compiled, core)
+            end, wrong = try_once(core, system, store, leave_room, calls=[1])
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+            print("=", end, *(f"wrong: {what}" for what in wrong), flush=True)
+            os._exit(0)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
+            print("= crash", flush=True)
+    print("total None", flush=True)
+
+
 def main(mode, *numbers):
+    if mode == "room":
+        return each_with_room(map(int, numbers))
     failing = lib()
     failing.failing_python()
     failing.failing_making(mode in ("making", "alone"))

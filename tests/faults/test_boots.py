@@ -108,6 +108,15 @@ def test_some_allocations_of_cpython_fail_in_a_boot_and_first_calls(failing):
     assert sum(ends.values()) + len(crashes) == len(chosen)
 
 
+def test_a_vm_is_booted_where_its_memory_is_there_and_is_refused_in_one_sentence_elsewhere(failing):
+    """From no room for the stack of its thread, over none for its interpreter, where CPython would crash, to enough."""
+    ends, _, _ = run(failing, "room", range(0, 24 << 10, 512))
+    report("room", ends, {}, None)
+    ends.pop("failed boot: MemoryError: ", None)  # there is room for the interpreter, and for little else
+    refused = "failed boot: the interpreter could not be made: memory allocation failed"
+    assert set(ends) == {"BlockingIOError", refused, "nothing"} and min(ends.values()) > 3
+
+
 @pytest.mark.stress
 @pytest.mark.parametrize("part", range(16))
 def test_the_allocations_of_cpython_fail_in_a_boot_and_first_calls(failing, part):

@@ -1,6 +1,10 @@
-/* The allocator hooks: what a VM gets shows nothing of who had it before; hooks that somebody removed are put back. */
+/* The allocator hooks: what a VM gets shows nothing of who had it before; hooks that somebody removed are put back; a
+ * boot waits for memory, and arenas of malloc leave addresses to others. */
 #include <malloc.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "check.h"
 #include "memory/holders.h"
@@ -10,9 +14,11 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* ---- CPython's allocators, as far as the hooks use them */
-static void *plain_malloc(void *ctx, size_t size) { return malloc(size); }
-static void *plain_calloc(void *ctx, size_t count, size_t size) { return calloc(count, size); }
-static void *plain_realloc(void *ctx, void *block, size_t size) { return realloc(block, size); }
+static int refusals; /* so many requests for blocks are refused from now on */
+static bool refuse(void) { return refusals > 0 && refusals-- > 0; }
+static void *plain_malloc(void *ctx, size_t size) { return refuse() ? NULL : malloc(size); }
+static void *plain_calloc(void *ctx, size_t count, size_t size) { return refuse() ? NULL : calloc(count, size); }
+static void *plain_realloc(void *ctx, void *block, size_t size) { return refuse() ? NULL : realloc(block, size); }
 static void plain_free(void *ctx, void *block) { free(block); }
 static void *object_malloc(void *ctx, size_t size) { return malloc(size); }
 static void *arena_new(void *ctx, size_t size) { return malloc(size); }
@@ -137,6 +143,79 @@ static void hooks(vmh_meter *meter)
     CHECK(vmh_memory_refusal() != NULL);
 }
 
+/* What is refused a few times is there for a thread that waits, and at once not there for another one. */
+static void waits(vmh_meter *meter)
+{
+    const PyMemAllocatorEx *raw = &now[PYMEM_DOMAIN_RAW];
+    vmh_memory_bind(meter);
+    for (int wait = 0; wait < 2; wait++) {
+        vmh_memory_wait(wait != 0);
+        void *blocks[] = {NULL, NULL, raw->malloc(NULL, 1000)};
+        refusals = 3;
+        CHECK(((blocks[0] = raw->malloc(NULL, 1000)) != NULL) == wait && refusals == (wait ? 0 : 2));
+        refusals = 3;
+        CHECK(((blocks[1] = raw->calloc(NULL, 10, 1000)) != NULL) == wait && refusals == (wait ? 0 : 2));
+        refusals = 3;
+        void *moved = raw->realloc(NULL, blocks[2], 5000);
+        CHECK((moved != NULL) == wait && refusals == (wait ? 0 : 2));
+        refusals = 1000; /* for good: the wait has an end */
+        CHECK(raw->malloc(NULL, 1000) == NULL && refusals > 0);
+        refusals = 0;
+        raw->free(NULL, blocks[0]);
+        raw->free(NULL, blocks[1]);
+        raw->free(NULL, moved != NULL ? moved : blocks[2]);
+        CHECK(atomic_load(&meter->live) == 0);
+    }
+    vmh_memory_wait(false);
+    vmh_memory_bind(NULL);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* these have allocators of their own */
+enum { THREADS = 8, ARENAS = 1 + 4 /* 64 MiB each: a quarter of 1 GiB, and the first */ };
+static pthread_barrier_t all;
+
+static void *allocate(void *unused)
+{
+    pthread_barrier_wait(&all);
+    void *block = malloc(1000);
+    CHECK(block != NULL);
+    pthread_barrier_wait(&all); /* an arena without a thread would be used again */
+    free(block);
+    return NULL;
+}
+
+/* Threads share the arenas that there may be. */
+static void arenas_are_few(void)
+{
+    pthread_t threads[THREADS];
+    CHECK(pthread_barrier_init(&all, NULL, THREADS) == 0);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, allocate, NULL) == 0);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    char *text = NULL;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+    CHECK(file != NULL && malloc_info(0, file) == 0 && fclose(file) == 0);
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, "<heap nr=")) != NULL; at++)
+        count++;
+    CHECK(count >= 2 && count <= ARENAS);
+    free(text);
+}
+#endif
+
+static int install(void)
+{
+    struct rlimit before, addresses;
+    CHECK(getrlimit(RLIMIT_AS, &before) == 0);
+    addresses = (struct rlimit){1 << 30, before.rlim_max};
+    CHECK(setrlimit(RLIMIT_AS, &addresses) == 0);
+    const int rc = vmh_memory_install();
+    CHECK(setrlimit(RLIMIT_AS, &before) == 0);
+    return rc;
+}
+
 int main(void)
 {
     vmh_meter *one = vmh_meter_new(), *other = vmh_meter_new();
@@ -145,10 +224,14 @@ int main(void)
     now[PYMEM_DOMAIN_OBJ] = plain;
     now[PYMEM_DOMAIN_OBJ].malloc = object_malloc;
     arena = plain_arena;
-    CHECK(vmh_memory_install() == 0);
+    CHECK(install() == 0);
     blocks(one, other);
     arenas(one, other);
     hooks(one);
+    waits(one);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    arenas_are_few();
+#endif
     vmh_meter_unref(one);
     vmh_meter_unref(other);
     return 0;

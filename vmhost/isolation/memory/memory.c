@@ -191,16 +191,26 @@ static void *charged(vmh_meter *meter, void *memory, size_t asked, bool zeroed)
 static _Thread_local bool waits __attribute__((tls_model("initial-exec"))); /* read by each allocation */
 void vmh_memory_wait(bool wait) { waits = wait; }
 
-/* Memory of the system's; a thread that waits tries again, as other threads give back soon what they only reserved. */
-static void *from_system(size_t count, size_t size, bool zeroed)
+/* Whether to ask the system again, which has just refused: a thread that waits does for a while, as other threads give
+ * back soon what they only reserved. */
+static bool again(int *tried)
 {
     enum { TRIES = 50 };
     const struct timespec pause = {0, 1000000};
-    for (int left = waits ? TRIES : 1;; nanosleep(&pause, NULL)) {
-        void *memory = zeroed ? raw.calloc(raw.ctx, count, size) : raw.malloc(raw.ctx, count * size);
-        if (memory != NULL || --left == 0)
-            return memory;
-    }
+    if (!waits || ++*tried == TRIES)
+        return false;
+    nanosleep(&pause, NULL);
+    return true;
+}
+
+static void *from_system(size_t count, size_t size, bool zeroed)
+{
+    void *memory;
+    int tried = 0;
+    do
+        memory = zeroed ? raw.calloc(raw.ctx, count, size) : raw.malloc(raw.ctx, count * size);
+    while (memory == NULL && again(&tried));
+    return memory;
 }
 
 static void *raw_malloc(void *context, size_t size)
@@ -243,7 +253,11 @@ static void *raw_realloc(void *context, void *memory, size_t size)
     if (size > before && !vmh_meter_charge(meter, size - before))
         return NULL;
     vmh_holders_gone(meter, memory);
-    void *moved = raw.realloc(raw.ctx, memory, size);
+    void *moved;
+    int tried = 0;
+    do
+        moved = raw.realloc(raw.ctx, memory, size);
+    while (moved == NULL && again(&tried));
     vmh_overflow_check();
     if (moved == NULL) {
         if (size > before)

@@ -23,7 +23,7 @@
 #define MAX_FILES 4096
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char *names[MAX_FILES]; /* by descriptor; NULL: not in the folder. Kept for the process's life. */
+static char *names[MAX_FILES]; /* by open descriptor; NULL: not in the folder. The texts are never freed. */
 static int log_file = -1;
 
 #define REAL(type, name, ...) \
@@ -119,6 +119,14 @@ static int opened(int file, const char *path)
     }
 OPEN(open)
 OPEN(open64)
+
+int close(int file)
+{
+    REAL(int, "close", int);
+    if (file >= 0 && file < MAX_FILES)
+        names[file] = NULL; /* before its number is another file's, or a socket's */
+    return real(file);
+}
 
 #define PWRITE(name) \
     ssize_t name(int file, const void *data, size_t length, off64_t offset); \

@@ -15,7 +15,7 @@ from tests.stores import power_cuts
 from tests.tunnel.fault_workload import COUNT
 
 ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 60
+WAIT_S = power_cuts.CHILD_S + 60
 ALL = [b"%d" % number for number in range(COUNT)]
 FAULTS = {
     "killed": lambda number: {"WRITE_LOG_LAST": number},

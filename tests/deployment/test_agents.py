@@ -300,6 +300,53 @@ def test_a_proof_by_time_only_says_so(cloud, agent):
     assert (device["state"], device["reason"][:40]) == ("proven", "by time only: no calls in 0.001 s, where")
 
 
+def put_back(platform):
+    """The platform is as before the devices reported."""
+    with platform.database.transaction() as connection:
+        connection.execute("UPDATE deploy_assignments SET state = 'offered'")
+    platform.releases._load()
+
+
+def test_a_platform_that_was_put_back_hears_again_of_what_is_proven(cloud, agent):
+    platform, _ = cloud
+    first = release(platform, "1.0.0")
+    agent.step()
+    put_back(platform)
+    agent.step()
+    assert state(platform, first) == "proven" and not len(agent.memory.outbox)
+
+
+@pytest.mark.parametrize("lost", ["platform", "memory"])
+def test_what_calls_had_to_prove_is_proven_by_calls_again_where_that_was_lost(cloud, tmp_path, lost):
+    platform, address = cloud
+    first = release(platform, "1.0.0", PLAN.replace("calls: 0", "calls: 2, within: 1 h"))
+    words = platform.add_file("shop/rank", "words.txt", "shared", b"words", None, "ann")
+    with contextlib.ExitStack() as stack:
+        stack.callback(platform.remove_file, words, "ann")
+        agent = stack.enter_context(agent_for(platform, address, tmp_path / "device"))
+        agent.step()
+        if lost == "platform":
+            for value in range(2):
+                agent.host.task("rank")(value)
+            agent.step()
+            assert state(platform, first) == "proven"
+            put_back(platform)
+        else:
+            agent.close()
+            for path in (tmp_path / "device").glob("agent.db*"):
+                path.unlink()
+            agent = stack.enter_context(agent_for(platform, address, tmp_path / "device"))
+            assert list(agent.store.current()["shop/rank"]["files"]) == ["words.txt"]
+        agent.step()
+        assert state(platform, first) == "running" and not agent.failed
+        for value, then in enumerate(("running", "proven")):
+            agent.host.task("rank")(value)
+            agent.step()
+            assert state(platform, first) == then
+        [row] = platform.releases.devices_of(first.id)
+        assert row["reason"].startswith("2 calls, 0 failed")
+
+
 def test_a_listed_self_test_cannot_be_left_out(cloud, agent):
     platform, _ = cloud
     release(platform, "1.0.0")

@@ -156,20 +156,3 @@ def test_the_numbers_of_a_device_are_remembered_for_a_bounded_number_of_openings
     assert platform.fleet.sums(1)[0]["calls"] == 2 * fleet.MAX_EPOCHS
     with pytest.raises(RefusedError):
         platform.take_report("a", SECRET, body)
-
-
-def test_a_platform_that_was_put_back_learns_what_a_device_has_proven(platform, tmp_path):
-    release = released(platform, "1")
-    memory = Memory(tmp_path)
-    stated = {"version": "1", "digest": "d", "release": release.id, "state": "proven", "files": {}}
-    told(platform, memory)  # the copy is of this moment; its reports came later, and are gone
-    assert platform.releases.devices_of(release.id)[0]["state"] == "offered"
-    told(platform, memory, {TASK: stated | {"version": "0"}})
-    told(platform, memory, {TASK: stated | {"release": release.id + 1}})
-    assert platform.releases.devices_of(release.id)[0]["state"] == "offered"
-    told(platform, memory, {TASK: stated})
-    [row] = platform.releases.devices_of(release.id)
-    assert (row["state"], row["reason"], release.counts.proven) == ("proven", "as the device states", 1)
-    told(platform, memory, {TASK: stated})
-    assert release.counts.proven == 1
-    memory.close()

@@ -59,10 +59,10 @@ def finished(platform, version):
         ({"calls": 20, "failures": 1, "wall_s": 1.9, "peak_bytes": 49 << 20}, "failed"),
         ({"calls": 20, "failures": 1, "wall_s": 1.9, "peak_bytes": 47 << 20, "slow": 2}, "proven"),
         ({"calls": 20, "failures": 1, "wall_s": 1.9, "peak_bytes": 47 << 20, "slow": 3}, "failed"),
-        (None, "proven"),  # proven by its self-test
-        ({"calls": -1}, "proven"),
-        ({"calls": float("nan"), "wall_s": "x"}, "proven"),
-        ("nonsense", "proven"),
+        (None, "offered"),  # the plan asks for calls
+        ({"calls": -1}, "offered"),
+        ({"calls": float("nan"), "wall_s": "x"}, "offered"),
+        ("nonsense", "offered"),
     ],
 )
 def test_what_a_device_calls_proven_is_held_against_the_releases_bounds(platform, counted, state):
@@ -70,9 +70,34 @@ def test_what_a_device_calls_proven_is_held_against_the_releases_bounds(platform
     proof["slow"] = {"over": "150 ms", "max": "10 %"}
     release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 9}], "max_error": 1, "proof": proof})
     assert gets(platform, "a") == "1"
-    assert platform.releases.report("a", release.id, "proven", "fine", counted)
+    assert platform.releases.report("a", release.id, "proven", "fine", counted) == (state != "offered")
     [row] = platform.releases.devices_of(release.id)
     assert row["state"] == state and ("says that it is proven, but" in row["reason"]) == (state == "failed")
+
+
+def test_what_a_device_has_proven_before_needs_no_calls_again(platform):
+    first = start(platform, "1")
+    prove(platform, first, "a")
+    asks = {"steps": [{"percent": 100, "min_reports": 9}], "proof": {"calls": 20}}
+    again = platform.releases.start("shop/rank", "1", Plan.of(asks), "ann", "")
+    assert gets(platform, "a") == gets(platform, "b") == "1"
+    assert platform.releases.report("a", again.id, "proven") and not platform.releases.report("b", again.id, "proven")
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_device_proves_only_what_it_has(platform, right):
+    release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 9}], "max_error": 1})
+    platform.devices.enrol("a", "s" * 40)
+    digest = release.version.bundles["3.14"][0] if right else "ab" * 32
+    has = {"version": "1", "digest": digest, "release": release.id, "state": "proven", "files": {}}
+
+    def check(**more):
+        platform.check("a", "s" * 40, {"facts": {"python": "3.14"}, "tasks": {"shop/rank": has}, "epoch": "e"} | more)
+        [row] = platform.releases.devices_of(release.id)
+        return row["state"]
+
+    assert check() == check() == "offered"  # what it states is no proof
+    assert check(reports=[[1, {"release": release.id, "state": "proven"}]]) == ("proven" if right else "failed")
 
 
 @pytest.mark.parametrize(

@@ -403,13 +403,20 @@ class Platform:
         if epoch != known_epoch:
             reported = 0  # the device is new, or lost its state
             # A device that repeats itself and is up to date needs no transaction.
+        entries = [each for each in tasks.values() if isinstance(each, dict)]
         with self.releases.change() as connection:
             for each in reports:
                 number, report = _report(each)
                 if number > reported:
                     reported = number
+                    identity = report["release"]
                     self.releases.report(
-                        device, report["release"], report["state"], report.get("reason", ""), report.get("counted")
+                        device,
+                        identity,
+                        report["state"],
+                        report.get("reason", ""),
+                        report.get("counted"),
+                        {str(entry.get("digest")) for entry in entries if entry.get("release") == identity},
                     )
             for task, (release, calls, failures) in _health(request).items():
                 self.releases.count_calls(device, task, release, calls, failures)
@@ -418,12 +425,10 @@ class Platform:
             named = self.devices.named(connection, device)
             generation = self.releases.generation
             chosen = self.releases.choose(device, facts, named)
-            if not reports:
-                chosen = self._heal(device, tasks, chosen)
         self.sync_metadata()  # so that what is offered is listed
         self._remember_profile(request.get("profile"), device, facts, named, tasks, chosen, generation)
         files = self._files_for(facts.get("region"))
-        has = {entry.get("digest") for entry in tasks.values() if isinstance(entry, dict)}
+        has = {each.get("digest") for each in entries}
         answer = {
             "acknowledged": reported,
             "wanted": {
@@ -438,23 +443,6 @@ class Platform:
         if (nonce := request.get("nonce")) is not None:
             answer["order"] = self.metadata.sign_order(orders.signed_part(device, nonce, stated, answer))
         return answer
-
-    def _heal(self, device, tasks, chosen):
-        """Takes what a device states for its report, if it has none to send: a restored platform has lost those that
-        came after the backup. Returns `chosen`, with the device's states as they are then."""
-        found = dict(chosen)
-        for task, (release, state) in chosen.items():
-            has = tasks.get(task)
-            if state not in ("offered", "taken", "running", "silent") or not isinstance(has, dict):
-                continue
-            if (has.get("release"), has.get("version"), has.get("state")) == (
-                release.id,
-                release.version.version,
-                "proven",
-            ):
-                if self.releases.report(device, release.id, "proven", "as the device states"):
-                    found[task] = (release, "proven")
-        return found
 
     def take_report(self, device, secret, body):
         """Takes a device's counts, for the fleet views. AccessDeniedError, RefusedError."""

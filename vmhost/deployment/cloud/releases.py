@@ -499,16 +499,22 @@ class Releases:
         for counts in (release.counts, release.of_step(release.step)):
             counts.move(None, "offered")
 
-    def report(self, device, identity, state, reason="", counted=None):
+    def report(self, device, identity, state, reason="", counted=None, stated=()):
         """Takes a device's report on a release. A state that cannot follow the known one is late and dropped.
-        `counted`: the calls that the device decided by, as plain data; `proven` outside of the release's bounds counts
-        as failed."""
+        `counted`: the calls that the device decided by, as plain data. `stated`: digests of what it says it has of the
+        release. `proven` with other bundles, or outside of the release's bounds, counts as failed; without the calls
+        that the plan asks for it is dropped, unless the device has proven the version before."""
         with self.change() as connection:
             release = self.releases.get(identity)
             if release is None or state not in states.DEVICE:
                 return False
-            if state == "proven" and (calls := _counted(counted)) is not None:
-                if (outside := why_outside(release.plan.proof, calls, complete=True)) is not None:
+            if state == "proven":
+                calls, rules = _counted(counted), release.plan.proof
+                if calls is None and rules["calls"] and not self._has_proven(connection, device, release.version):
+                    return False
+                if stated and not stated & {digest for digest, _ in release.version.bundles.values()}:
+                    state, reason = "failed", "the device says that it is proven, but it has another bundle"
+                elif calls is not None and (outside := why_outside(rules, calls, complete=True)) is not None:
                     state, reason = "failed", f"the device says that it is proven, but {outside}"
             row = connection.execute(
                 "SELECT step, state FROM deploy_assignments WHERE device = ? AND release = ?", (device, identity)
@@ -518,6 +524,15 @@ class Releases:
             self._set_state(connection, release, device, *row, state, reason)
             self._judge(connection, release)
         return True
+
+    def _has_proven(self, connection, device, version):
+        return bool(
+            connection.execute(
+                "SELECT 1 FROM deploy_assignments WHERE device = ? AND state = 'proven' "
+                "AND release IN (SELECT id FROM deploy_releases WHERE version = ?)",
+                (device, version.id),
+            ).fetchone()
+        )
 
     def count_calls(self, device, task, identity, calls, failures):
         """Takes a device's counts of calls and failures of its current release, since its process began."""

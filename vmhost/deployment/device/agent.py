@@ -141,9 +141,15 @@ class Agent:
         if self._kept_secret() != self.memory.value("secret"):
             self._keep_secret()
         if not self.memory.tasks() and (known := self.store.current()):
-            for task, entry in known.items():  # the memory was lost, but not the list
+            for task, entry in known.items():  # the memory was lost, but not the list; whether it is proven was
+                files = {
+                    name: {"digest": os.path.basename(path), "size": os.path.getsize(path)}
+                    for name, path in entry["files"].items()
+                    if os.path.exists(path)
+                }
+                entry |= {"files": files, "state": "running", "proof": None, "rules": None, "size": 0}
                 entry.pop("path")
-                self.memory.set_task(task, current=entry | {"state": "proven", "proof": None, "rules": {}, "size": 0})
+                self.memory.set_task(task, current=entry)
         for crash in self.host.crashes:
             _log.error("%s", crash)
             self._count_crash(crash)
@@ -493,10 +499,12 @@ class Agent:
         slots = self.memory.tasks().get(task, {"current": None, "previous": None, "trial": None})
         current = slots["current"]
         if current and current["digest"] == wanted["digest"]:
-            if current["release"] != wanted["release"]:
-                with self.memory.change():
-                    self.memory.set_task(task, current=current | {"release": wanted["release"]}, trial=None)
-                    self.memory.report(wanted["release"], current["state"], "it runs here already")
+            known = current["release"] == wanted["release"] and current["rules"] is not None
+            is_proven = wanted.get("state", "proven") == "proven"
+            if not known or (
+                current["state"] == "proven" and not is_proven and not self.memory.outbox.take("report", limit=1)
+            ):
+                self._prove_again(task, current, wanted, is_proven)
             return
         if self.memory.has_given_up(task, wanted["release"]):
             if wanted.get("state") != "offered" or self.memory.outbox.take("report", limit=1):
@@ -548,6 +556,20 @@ class Agent:
         self._watch(task, entry)
         _log.info("%s %s: %s (%s)", task, wanted["version"], state, why)
 
+    def _prove_again(self, task, current, wanted, is_proven):
+        """What runs here is of another release, or the platform or this memory lost that it is proven. Unless the
+        platform knows it (`is_proven`), calls have to prove it again where the release asks for calls."""
+        rules = wanted.get("rules") or {}
+        state = "running" if rules.get("calls") and not is_proven else "proven"
+        entry = current | {name: wanted[name] for name in ("release", "size", "proof", "rules")} | {"state": state}
+        with self.memory.change():
+            self.memory.set_task(task, current=entry, trial=None)
+            if not is_proven:
+                self.memory.report(wanted["release"], state, "it runs here already")
+        self._write_list()
+        self._watched.pop(task, None)
+        self._watch(task, entry)
+
     def _fail(self, task, version, reason):
         """Gives the version up; if it was current, the one before becomes current again."""
         _log.error("%s %s: %s", task, version["version"], reason)
@@ -582,7 +604,7 @@ class Agent:
     # ---- watching
 
     def _watch(self, task, entry):
-        if entry["state"] == "running":
+        if entry["state"] == "running" and entry["rules"] is not None:
             counted = self._counted({task: entry})[entry["name"]]
             self._watched[task] = (entry["release"], time.monotonic(), counted)
 

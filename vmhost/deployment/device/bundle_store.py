@@ -1,6 +1,7 @@
 """The bundle store of a device: artifacts by digest, and one list of current versions, replaced atomically.
 
-    current.json     {"tasks": {"shop/rank": {"name", "version", "digest", "path", "release", "files", "stream"}}}
+    current.json     {"tasks": {"shop/rank": {"name", "version", "digest", "path", "release", "files", "functions",
+                     "stream"}}}
     artifacts/       by SHA-256
     profile          the value of the header VMHost-Tasks in this device's requests
     health/          the outcome of calls, by process (health.py)
@@ -38,8 +39,8 @@ class BundleStore:
         self._fleet = fleet_report.FleetFile(self.folder)
 
     def current(self):
-        """{task: its name, version, digest, path, release, and files (name to path)}; {} before the first. A bundle
-        stored in pieces has the path None; `bundle` returns the bytes of any."""
+        """{task: its name, version, digest, path, release, functions, stream, and files (name to path)}; {} before the
+        first. A bundle stored in pieces has the path None; `bundle` returns the bytes of any."""
         try:
             plain = json.loads(self.list_path.read_bytes())
         except FileNotFoundError:
@@ -62,6 +63,7 @@ class BundleStore:
                 "digest": each["digest"],
                 "path": None if self.artifacts.recipe(each["digest"]) else self._relative(each["digest"]),
                 "release": each["release"],
+                "functions": each.get("functions") or [],
                 "stream": each.get("stream", False),
                 "files": {name: self._relative(file["digest"]) for name, file in each.get("files", {}).items()},
             }

@@ -1,4 +1,5 @@
-"""Where this user's caches lie: the VMs' standard library of an installed vmhost, packages of tasks, recorded texts.
+"""Where this user's caches lie: the VMs' standard library of an installed vmhost, packages of tasks, recorded texts,
+compiled files.
 
 `$VMHOST_CACHE`, else `vmhost` in `$XDG_CACHE_HOME`, else `~/.cache/vmhost`. Where there is none that can be written, as
 in a container with a read-only home, a new folder of this process, which is removed when it ends: a name that others
@@ -40,6 +41,11 @@ def folder():
             raise
         return _own(f"{path or 'cache'}: {error.strerror}")
     return path
+
+
+def is_only_ours(found):
+    """Whether no other user can have written a file or folder, by its os.stat_result: VMs run what lies there."""
+    return found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 @functools.cache

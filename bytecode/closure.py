@@ -20,9 +20,12 @@ both in the folder and in the standard library is an error; search order does no
 import ast
 import difflib
 import functools
+import hashlib
 import importlib.metadata
+import os
 import re
 import sys
+from collections import namedtuple
 from dataclasses import dataclass, field, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -93,6 +96,14 @@ class Source:
     is_package: bool
     text: bytes
 
+    @functools.cached_property
+    def digest(self):
+        return hashlib.sha256(self.text).digest()
+
+
+_PLACE = ("lineno", "col_offset", "end_lineno", "end_col_offset")  # of a statement, as a syntax tree's node has them
+_Place = namedtuple("_Place", _PLACE)
+
 
 @dataclass(frozen=True)
 class Absent:
@@ -155,7 +166,9 @@ def close_over_folder(folder, entry, packages=None, also=(), named=None):
     return replace(closure, errors=(*outside, *closure.errors))
 
 
-def closure_of_module(module_name, source, roots, filename=None, is_package=False, gap=None, also=(), lazily=False):
+def closure_of_module(
+    module_name, source, roots, filename=None, is_package=False, gap=None, also=(), lazily=False, kept=None
+):
     """The Closure of a module of the running program.
 
     `source` is the module's text (bytes or str), `filename` its name in tracebacks, `roots` the folders to search for
@@ -165,15 +178,21 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
 
     With `gap`, the text of an expression, an impossible import at the top of one of the program's own modules is no
     error either: the returned sources bind its names to `gap(__name__, "file:line: ...")`, on the same line. `lazily`:
-    imports of installed packages that can wait are left out (postponing.py)."""
+    imports of installed packages that can wait are left out (postponing.py). `kept`: the Compilations that keep what
+    imports of installed packages bring."""
     text = source.encode() if isinstance(source, str) else source
     given = Source(module_name, str(filename or f"<{module_name}>"), is_package, text)
     later = {}
+    files = functools.cache(_files)
+    names = functools.cache(lambda folder: {file.removesuffix(".py") for file in files(folder)})
 
     def find(name):
         if name == module_name:
             return waiting(given)
+        *outer, last = name.split(".")
         for root in roots:
+            if last not in names(os.path.join(root, *outer)):
+                continue  # a set is faster than a look at each possible file
             found = find_module(Path(root), name)
             if found:
                 return waiting(_read(name, *found))
@@ -196,9 +215,10 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
 
     @functools.cache
     def native_part(name):
-        return native_module(roots, name)
+        return native_module(roots, name, files)
 
-    search = _Search(find, is_task=False, native_part=native_part, gaps=None if gap is None else {})
+    search = _Search(find, is_task=False, native_part=native_part, gaps=None if gap is None else {}, kept=kept)
+    search.place = tuple(roots)
     for name in also:
         if search.find(name) is not None:
             search.add(name)
@@ -224,8 +244,13 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
 
 
 def _fill(source, gaps, bind):
-    """The text of `source` with gaps: triples of an import, its impossible alias (None: all of them), and what
-    `bind(import, alias, …)` needs to give the statement that stands for it."""
+    """The text of `source` with the gaps of _statements."""
+    return replaced(source.text, _statements(gaps, bind))
+
+
+def _statements(gaps, bind):
+    """(import, text of the statements in its place) for gaps: triples of an import, its impossible alias (None: all of
+    them), and what `bind(import, alias, …)` needs to give the statement that stands for it."""
     bad = {}
     for node, alias, message in gaps:
         for name in node.names if alias is None else [alias]:
@@ -242,13 +267,21 @@ def _fill(source, gaps, bind):
             )
         parts += [bind(node, alias, message) for alias, message in reasons.items() if alias.name != "*"]
         statements.append((node, "; ".join(parts or ["pass"])))
-    return replaced(source.text, statements)
+    return statements
 
 
 def _first_of(roots, name):
     """The file of the module `name` under the first of the folders that has it; None."""
     found = next(filter(None, (find_module(Path(root), name) for root in roots)), None)
     return found and found[0]
+
+
+def _files(folder):
+    """The names in the folder, sorted."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 def _read(name, path, is_package):
@@ -261,22 +294,26 @@ class _Search:
 
     `native_part(name)` gives the path of the native module `name`, or None. `gaps`, a dict, collects the impossible
     imports at the top of the program's own modules, which are errors without it. `packages` is the folder of a task's
-    packages, or None.
+    packages, or None. `kept`: see closure_of_module.
     """
 
-    def __init__(self, find, is_task, native_part=lambda top: None, gaps=None, packages=None):
-        self._find = find
+    place = ()  # the folders to search, where `kept` is given
+
+    def __init__(self, find, is_task, native_part=lambda top: None, gaps=None, packages=None, kept=None):
+        self._find, self._kept = find, kept
         self._folder = packages
         self.gaps = gaps
         self.absent = {}  # dotted name -> Absent
         self.uses = {}  # module -> the imports that its own import always runs: {dotted name: (file, line)}
         self._outer = None  # the search that started this one
-        self.inert, self.replaced = set(), {}  # the inert modules; module -> triples for _fill
+        self.inert, self.replaced = set(), {}  # the inert modules; module -> [(place, text of a statement there)]
         self._computed = {}  # top-level package -> (file, line) of an import by a name that shows nothing
         self._packages = {}  # installed module -> what is wrong with it, or None
         self._native_part = native_part
         self.is_task = is_task  # if not, the modules are a running program's, for host and VM
         self._found = {}  # results of `find`
+        self._seen = {}  # the same, with modules that turned out not to be Python
+        self._asked, self._natives, self._below = set(), {}, {}  # what of the folders this search depends on
         self.sources = {}
         self.errors = set()
         self.warnings = set()
@@ -306,20 +343,20 @@ class _Search:
         if self._outer is None:
             self._report_left_out()
         sources = {name: self.sources[name] for name in sorted(self.sources)}
-        replaced = {}
-        for name, triples in self.replaced.items() if self._outer is None else ():
+        lines = {}
+        for name, statements in self.replaced.items() if self._outer is None else ():
             if name not in sources:
                 continue  # of a package that can't be imported
             source = sources[name]
-            sources[name] = replace(source, text=_fill(source, triples, binding))
-            replaced[source.path] = sorted({node.lineno for node, *_ in triples})
+            sources[name] = replace(source, text=replaced(source.text, statements))
+            lines[source.path] = sorted({place.lineno for place, _ in statements})
         return Closure(
             sources,
             tuple(sorted(self.errors, key=order)),
             tuple(sorted(self.warnings, key=order)),
             tuple(self.absent[name] for name in sorted(self.absent)),
             tuple(sorted(self.inert)),
-            replaced,
+            lines,
         )
 
     def _warn_of_failures(self):
@@ -354,10 +391,10 @@ class _Search:
         return None
 
     def find(self, name):
+        self._asked.add(name)
         if name not in self._found:
-            top = name.partition(".")[0]
-            library = top in sys.stdlib_module_names or top == "vmhost"
-            self._found[name] = None if library and not self.is_task else self._find(name)
+            library = not self.is_task and _is_of_python(name.partition(".")[0])
+            self._found[name] = self._seen[name] = None if library else self._find(name)
         return self._found[name]
 
     def add(self, name):
@@ -397,7 +434,7 @@ class _Search:
         if source is None or not source.is_package:
             return {}
         folder = self._place(source)
-        found = {}
+        found = self._below[package] = {}
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
             parts = parts[:-1] if parts[-1] == "__init__" else parts
@@ -541,26 +578,92 @@ class _Search:
         it.
         """
         if name not in self._packages:
-            inner = _Search(self._find, False, self._native_part)
-            inner._outer, inner._found, inner.sources = self, self._found, dict(self.sources)
-            inner._computed, inner.inert, inner.replaced = self._computed, self.inert, self.replaced
-            inner.uses = {module: dict(used) for module, used in self.uses.items()}
-            inner.run(name)
-            failure = inner.failure(name)
-            self._packages[name] = failure and f"a VM can't import it: {failure}"
-            if failure is None:
-                self.sources.update(inner.sources)
-                self.uses.update(inner.uses)
-                for absent in inner.absent.values():
-                    self.lack(absent.name, absent.reason, absent.where, absent.certain)
+            key = self._kept.key("import", name, self.place, self._installed_so_far()) if self._kept else None
+            brought = self._kept_import(key) if key else None
+            if brought is None:
+                brought = self._read_import(name, key)
+            self._packages[name] = brought["failure"]
+            if brought["failure"] is None:
+                self._merge(brought)
         return self._packages[name]
+
+    def _read_import(self, name, key):
+        """What importing the module `name` of an installed package brings, as plain values; kept under `key`."""
+        inner = _Search(self._find, False, self._native_part)
+        inner._outer, inner._found, inner._seen, inner.sources = self, self._found, self._seen, dict(self.sources)
+        inner.uses = {module: dict(used) for module, used in self.uses.items()}
+        inner.run(name)
+        failure = inner.failure(name)
+        brought = {
+            "failure": failure and f"a VM can't import it: {failure}",
+            "sources": [each for each in inner.sources if each not in self.sources],
+            "uses": {module: used for module, used in inner.uses.items() if module not in self.uses},
+            "absent": [(each.name, each.reason, each.where, each.certain) for each in inner.absent.values()],
+            "inert": sorted(inner.inert),
+            "replaced": {
+                module: [
+                    (place.lineno, place.col_offset, place.end_lineno, place.end_col_offset, text)
+                    for place, text in each
+                ]
+                for module, each in inner.replaced.items()
+            },
+            "computed": inner._computed,
+            "broken": [each for each in inner._asked if self._found[each] is not self._seen[each]],
+        }
+        asked = [each for each in inner._asked if not _is_of_python(each.partition(".")[0])]
+        if key and all(self._seen[each] is None or is_installed(self._seen[each]) for each in asked):
+            depends = {each: self._identity(each) for each in asked}, inner._natives, inner._below
+            self._kept.put(key, (depends, brought))
+        return brought
+
+    def _kept_import(self, key):
+        """What was kept under `key`, if the folders still are as they were for it; else None."""
+        found = self._kept.get(key)
+        if found is None:
+            return None
+        (asked, natives, below), brought = found
+        same = all(self._identity(name) == identity for name, identity in asked.items())
+        same = same and all(self._native(name) == path for name, path in natives.items())
+        return brought if same and all(self.below(name) == sizes for name, sizes in below.items()) else None
+
+    def _merge(self, brought):
+        for name in brought["broken"]:
+            self._found[name] = None
+        self.sources.update((name, self._found[name]) for name in brought["sources"])
+        self.uses.update(brought["uses"])
+        self.inert.update(brought["inert"])
+        for module, statements in brought["replaced"].items():
+            self.replaced[module] = [(_Place(*place), text) for *place, text in statements]
+        self._computed = brought["computed"] | self._computed
+        for absent in brought["absent"]:
+            self.lack(*absent)
+
+    def _identity(self, name):
+        """What identifies the module `name` and its text; None if there is none."""
+        self.find(name)
+        source = self._seen[name]
+        return source and (source.path, source.is_package, source.digest)
+
+    def _installed_so_far(self):
+        """A digest of the packages' modules that were found, on which what others bring depends."""
+        found = hashlib.sha256()
+        for name in sorted(self.sources):
+            if is_installed(self.sources[name]):
+                found.update(f"{name}\0{self.sources[name].path}\0".encode() + self.sources[name].digest)
+        return found.digest()
+
+    def _native(self, name):
+        """The path of the native module `name`, as text, or None."""
+        found = self._native_part(name)
+        self._natives[name] = found and str(found)
+        return self._natives[name]
 
     def native_file(self, name):
         """The file of the native module `name` of a package, or None."""
         if name.partition(".")[0] in sys.stdlib_module_names:
             return None
         if self._folder is None:
-            return self._native_part(name)
+            return self._native(name)
         found = native_module([self._folder], name)
         return found and found.relative_to(Path(self._folder).parent)
 
@@ -603,6 +706,7 @@ class _Reader:
         self._functions = set()  # names that are only ever bound to functions
         self._codes = set()  # names that are bound to code objects
         self._names = None  # ModuleNames, where something is imported by a computed name
+        self._inert = []  # imports that are replaced by inert modules: triples for _statements
         given = set()
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -653,6 +757,8 @@ class _Reader:
                         self._name(part, part in excused)
             else:
                 pending += self._children(node)
+        if self._inert:
+            self._search.replaced[self._source.name] = _statements(self._inert, binding)
 
     # Imports
 
@@ -693,7 +799,7 @@ class _Reader:
             inert = modules_of(node, alias, name)
             if inert and can_replace(self._source.text, node):
                 search.inert |= inert
-                search.replaced.setdefault(self._source.name, []).append((node, alias, name))
+                self._inert.append((node, alias, name))
                 told = f"{problem}; here it can be imported, and refuses when it is used"
                 search.lack(name, told, f"{self._source.path}:{node.lineno}", True)
                 return False
@@ -926,14 +1032,16 @@ class _Reader:
         return f"builtins.{name}" if name in ("eval", "exec", "compile", "__import__") else None
 
 
-def native_module(roots, name):
-    """The file of the native module `name` under one of the folders `roots`, or None."""
-    if not all(part.isidentifier() for part in name.split(".")):
+def native_module(roots, name, files=None):
+    """The file of the native module `name` under one of the folders `roots`, or None. `files(folder)`: see _files."""
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts):
         return None
-    for root in map(Path, roots):
-        for path in sorted(root.joinpath(*name.split(".")[:-1]).glob(f"{name.rpartition('.')[2]}.*")):
-            if path.name.endswith(tuple(EXTENSION_SUFFIXES)):
-                return path
+    for root in roots:
+        folder = os.path.join(root, *parts[:-1])
+        for file in (files or _files)(folder):
+            if file.startswith(f"{parts[-1]}.") and file.endswith(tuple(EXTENSION_SUFFIXES)):
+                return Path(folder, file)
     return None
 
 

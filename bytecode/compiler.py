@@ -168,17 +168,24 @@ def _include(folder, packages, closure, modules):
     return tuple(included), files
 
 
-def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, permissions=None, files=None):
+def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, permissions=None, files=None, kept=None):
     """An unsigned Bundle in memory.
 
     `sources` maps dotted names to (source as bytes or str, filename for tracebacks, is_package), as `closure_of_module`
-    gives them; `limits` and `permissions` are as in Manifest. CompileError if a source doesn't compile.
+    gives them; `limits` and `permissions` are as in Manifest; `kept`: the Compilations that keep what each source
+    gives. CompileError if a source doesn't compile.
     """
     modules, texts = {}, {}
     for module, (source, filename, is_package) in sources.items():
         text = source.encode() if isinstance(source, str) else source
-        modules[module] = Module(is_package, compile_source(text, filename, filename, optimize))
-        texts.update(collect_texts(text))
+        key = kept.key("code", filename, optimize, text) if kept else None
+        found = kept.get(key) if kept else None
+        if found is None:
+            found = compile_source(text, filename, filename, optimize), collect_texts(text)
+            if kept:
+                kept.put(key, found)
+        modules[module] = Module(is_package, found[0])
+        texts.update(found[1])
     manifest = Manifest(
         name=name, version=version, entry=entry, optimize=optimize, limits=limits or {}, permissions=permissions or {}
     )

@@ -130,8 +130,7 @@ def _sources_digest():
 
 def _check_owner(path):
     """The bundle runs unsigned in every VM, so no other user may have written it."""
-    found = path.stat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+    if not caches.is_only_ours(path.stat()):
         raise ConfigurationError(
             f"{path} belongs to another user or is writable by others; set VMHOST_CACHE to a folder "
             "that only you can write"

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from vmhost.bytecode.closure import INSTALLED, closure_of_module
+from vmhost.bytecode.compilations import Compilations
 from vmhost.bytecode.compiler import compile_sources
 from vmhost.bytecode.errors import BytecodeError, CompileError
 from vmhost.bytecode.inert import table
@@ -208,12 +209,18 @@ def _compiled_luggage(source, roots, packages, is_own=True):
         return known[1]
     begin = time.monotonic()
     data, gap = program_packages.locked_data(packages), _GAP if is_own else None
-    closure = closure_of_module(source.name, source.text, roots, source.path, source.is_package, gap, data, is_own)
+    kept = Compilations.usual()
+    closure = closure_of_module(
+        source.name, source.text, roots, source.path, source.is_package, gap, data, is_own, kept
+    )
     sources = {name: (each.text, each.path, each.is_package) for name, each in closure.sources.items()}
     package_texts = program_packages.luggage(closure, source.name)
-    bundle = compile_sources(sources, entry=f"{source.name}:_", name="executor", version="0")
+    bundle = compile_sources(sources, entry=f"{source.name}:_", name="executor", version="0", kept=kept)
     absent = {each.name: each.reason for each in closure.absent}
-    texts = bundle.texts | package_texts.texts | dict(map(absence, closure.absent)) | dict(map(table, closure.inert))
+    inert = [_inert_table(module, kept) for module in closure.inert]
+    texts = bundle.texts | package_texts.texts | dict(map(absence, closure.absent)) | dict(inert)
+    if kept is not None:
+        kept.bound()
     gaps = _gaps(sources[source.name][0])
     luggage = Luggage(
         source.name, bundle.modules, texts, gaps, package_texts.files, absent, closure.later, (roots, packages)
@@ -223,6 +230,16 @@ def _compiled_luggage(source, roots, packages, is_own=True):
         _compiled[source, roots] = files, luggage
     _tell_slow(source, closure, time.monotonic() - begin)
     return luggage
+
+
+def _inert_table(module, kept):
+    key = kept and kept.key("inert", module)
+    found = kept and kept.get(key)
+    if found is None:
+        found = table(module)  # starts a process that imports them
+        if kept:
+            kept.put(key, found)
+    return found
 
 
 def later_luggage(module, roots):

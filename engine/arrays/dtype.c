@@ -130,10 +130,11 @@ int array_argument_dtype(array_state *state, PyObject *value, int absent)
 int dtype_promote_all(uint32_t dtypes)
 {
     int result = -1;
-    for (int dtype = VME_DTYPE_COUNT - 1; dtype >= 0;
-         dtype--) /* from complex to bool: floats meet each integer alone */
-        if (dtypes >> dtype & 1)
-            result = result < 0 ? dtype : (int)vme_dtype_promote((vme_dtype)result, (vme_dtype)dtype);
+    while (dtypes != 0) { /* from complex to bool: floats meet each integer alone */
+        const int dtype = 31 - __builtin_clz(dtypes);
+        result = result < 0 ? dtype : (int)vme_dtype_promote((vme_dtype)result, (vme_dtype)dtype);
+        dtypes ^= UINT32_C(1) << dtype;
+    }
     return result;
 }
 

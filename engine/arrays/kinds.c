@@ -250,6 +250,11 @@ PyObject *array_call_checked(PyObject *module, const array_private *of, ARRAY_VE
 {
     PyObject *values[ARRAY_PARAMETERS_MAX], *result = NULL;
     unsigned made = 0; /* a bit for each value that is a reference of this function */
+    int fitting = 0;
+    while (keywords == NULL && fitting < count && fitting < of->count && fits(&of->parameters[fitting], args[fitting]))
+        fitting++;
+    if (fitting == of->count && fitting == count)
+        return of->function(module, args, count, NULL);
     if (place_arguments(of, args, count, keywords, values) < 0)
         return NULL;
     for (int i = 0; i < of->count; i++) {

@@ -473,8 +473,9 @@ static PyObject *concatenate(PyObject *module, ARRAY_VECTORCALL)
     int weakest = WEAK_NONE; /* Python's numbers are weak; without axis=None they are refused below */
     uint32_t met = 0, met_weak = 0;
     for (Py_ssize_t i = 0; i < length; i++) {
-        int weak = element_weak(PyTuple_GET_ITEM(items, i));
-        parts[i] = array_from_any(state, PyTuple_GET_ITEM(items, i), -1);
+        PyObject *item = PyTuple_GET_ITEM(items, i);
+        const int weak = is_array(item) ? WEAK_NONE : element_weak(item);
+        parts[i] = array_from_any(state, item, -1);
         if (parts[i] == NULL)
             goto done;
         weakest = weak > weakest ? weak : weakest;

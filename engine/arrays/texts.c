@@ -3,33 +3,39 @@
 #include "arrays.h"
 #include "methods.h"
 
+/* Item `at` of a list or tuple that may have fewer, by now; NULL: it has. Borrowed. */
+static inline PyObject *item_of(PyObject *plain, int64_t at)
+{
+    if (PyTuple_CheckExact(plain))
+        return at < PyTuple_GET_SIZE(plain) ? PyTuple_GET_ITEM(plain, at) : NULL;
+    return at < PyList_GET_SIZE(plain) ? PyList_GET_ITEM(plain, at) : NULL;
+}
+
 static bool is_plain_list(PyObject *object) { return PyList_CheckExact(object) || PyTuple_CheckExact(object); }
 
 /* Writes the number of each of `count` texts of a list or tuple, -1 where the dict has none. 1; 0: there are not that
  * many, or some item is no str; -1: an error is set. Keys of the dict may be of any type, and compare by code that
- * changes the list: each item is read anew. */
+ * changes the list: each item is read anew. No code runs from the look-up to the number's last use: it is borrowed. */
 static int numbers_of(PyObject *numbers, PyObject *texts, int64_t count, int64_t *to)
 {
     for (int64_t i = 0; i < count; i++) {
-        PyObject *text = i < PySequence_Fast_GET_SIZE(texts) ? PySequence_Fast_GET_ITEM(texts, i) : NULL, *number;
+        PyObject *text = item_of(texts, i);
         if (text == NULL || !PyUnicode_CheckExact(text))
             return 0;
         Py_INCREF(text);
-        const int found = PyDict_GetItemRef(numbers, text, &number);
+        PyObject *number = PyDict_GetItemWithError(numbers, text);
         Py_DECREF(text);
-        if (found < 0)
-            return -1;
-        if (found == 0) {
-            to[i] = -1;
-            continue;
-        }
-        if (PyLong_Check(number))
-            to[i] = PyLong_AsLongLong(number);
-        else
+        if (number != NULL && !PyLong_Check(number)) {
             PyErr_Format(PyExc_TypeError, "_text_numbers: expected int for each text, got %s",
                          Py_TYPE(number)->tp_name);
-        Py_DECREF(number);
-        if (PyErr_Occurred())
+            return -1;
+        }
+        if (number != NULL && PyUnstable_Long_IsCompact((PyLongObject *)number)) {
+            to[i] = PyUnstable_Long_CompactValue((PyLongObject *)number);
+            continue;
+        }
+        to[i] = number == NULL ? -1 : PyLong_AsLongLong(number);
+        if (to[i] == -1 && PyErr_Occurred())
             return -1;
     }
     return PySequence_Fast_GET_SIZE(texts) == count;
@@ -54,11 +60,17 @@ PyObject *array_function__text_numbers(PyObject *module, ARRAY_VECTORCALL)
     if (result == NULL)
         return NULL;
     int64_t *to = (int64_t *)(void *)result->t.data;
-    int found = rows ? 1 : numbers_of(numbers, texts, shape[0], to);
-    for (int64_t i = 0; rows && found == 1 && i < shape[0]; i++, to += shape[1]) {
-        PyObject *row = i < PySequence_Fast_GET_SIZE(texts) ? Py_NewRef(PySequence_Fast_GET_ITEM(texts, i)) : NULL;
-        found = row != NULL && is_plain_list(row) ? numbers_of(numbers, row, shape[1], to) : 0;
-        Py_XDECREF(row);
+    const int64_t each = rows ? shape[1] : shape[0];
+    int found = 1;
+    for (int64_t i = 0; found == 1 && i < (rows ? shape[0] : 1); i++, to += each) {
+        PyObject *row = rows ? item_of(texts, i) : texts;
+        if (row == NULL || !is_plain_list(row))
+            found = 0;
+        else {
+            Py_INCREF(row);
+            found = numbers_of(numbers, row, each, to);
+            Py_DECREF(row);
+        }
     }
     if (found == 1)
         return (PyObject *)result;

@@ -25,6 +25,10 @@ static int number_of(PyObject *value, uint32_t *number)
         PyErr_Format(PyExc_TypeError, "expected numbers of tokens, got %s", Py_TYPE(value)->tp_name);
         return -1;
     }
+    if (PyUnstable_Long_IsCompact((PyLongObject *)value) && PyUnstable_Long_CompactValue((PyLongObject *)value) >= 0) {
+        *number = (uint32_t)PyUnstable_Long_CompactValue((PyLongObject *)value);
+        return 0;
+    }
     const long long found = PyLong_AsLongLong(value);
     if (found == -1 && PyErr_Occurred())
         return -1;
@@ -42,20 +46,52 @@ typedef struct merge {
     uint32_t rank, made;
 } merge;
 
-/* NULL: there is none, or an error is set. The table may come from anywhere, and have no free slot. */
-static const merge *merge_of(array_state *state, const merge *table, int bits, uint32_t first, uint32_t second,
-                             int64_t *walked)
+typedef struct symbol {
+    uint32_t number;
+    int32_t before, after; /* neighbouring symbols; -1: none */
+    Py_ssize_t start, end; /* in characters of the text */
+    bool gone;             /* merged into its left neighbour */
+} symbol;
+typedef struct waiting { /* two neighbours that may be merged */
+    uint32_t rank, made;
+    int32_t left;
+} waiting;
+typedef struct word {
+    array_state *state;
+    symbol *symbols;
+    waiting *heap;
+    Py_ssize_t count, room, waits, heap_room;
+    int64_t walked;
+    bool stopped; /* in merge_of; an error is set */
+} word;
+
+/* merge_of for a pair whose place, `at`, another one has. The table may come from anywhere, and have no free slot. */
+static __attribute__((noinline)) const merge *merge_beyond(word *job, const merge *table, int bits, uint64_t pair,
+                                                           size_t at)
 {
-    const uint64_t pair = ((uint64_t)first << 32 | second) + 1;
     const size_t last = ((size_t)1 << bits) - 1;
-    size_t at = place_of(pair, bits);
-    for (size_t tried = 0; tried <= last && table[at].pair != 0; tried++, at = (at + 1) & last) {
+    for (size_t tried = 0; tried < last; tried++) {
+        if (array_walk(job->state, &job->walked) < 0) {
+            job->stopped = true;
+            return NULL;
+        }
+        at = (at + 1) & last;
+        if (table[at].pair == 0)
+            return NULL;
         if (table[at].pair == pair)
             return &table[at];
-        if (array_walk(state, walked) < 0)
-            return NULL;
     }
     return NULL;
+}
+
+/* NULL: there is none, or the search was stopped. */
+static inline const merge *merge_of(word *job, const merge *table, int bits, uint32_t first, uint32_t second)
+{
+    const uint64_t pair = ((uint64_t)first << 32 | second) + 1;
+    const size_t at = place_of(pair, bits);
+    if (table[at].pair == pair)
+        return &table[at];
+    return table[at].pair == 0 ? NULL : merge_beyond(job, table, bits, pair, at);
 }
 
 /* _bpe_table(merges): the hash table of {(first, second): (rank, made)}; all are token numbers except the rank */
@@ -93,24 +129,6 @@ failed:
     Py_DECREF(result);
     return NULL;
 }
-
-typedef struct symbol {
-    uint32_t number;
-    int32_t before, after; /* neighbouring symbols; -1: none */
-    Py_ssize_t start, end; /* in characters of the text */
-    bool gone;             /* merged into its left neighbour */
-} symbol;
-typedef struct waiting { /* two neighbours that may be merged */
-    uint32_t rank, made;
-    int32_t left;
-} waiting;
-typedef struct word {
-    array_state *state;
-    symbol *symbols;
-    waiting *heap;
-    Py_ssize_t count, room, waits, heap_room;
-    int64_t walked;
-} word;
 
 static bool sooner(const waiting *a, const waiting *b)
 {
@@ -161,9 +179,8 @@ static waiting next_waiting(word *job)
 
 static int wait_for_pair(word *job, const merge *table, int bits, int32_t left, int32_t right)
 {
-    const merge *found =
-        merge_of(job->state, table, bits, job->symbols[left].number, job->symbols[right].number, &job->walked);
-    return found != NULL ? wait_for(job, (waiting){found->rank, found->made, left}) : PyErr_Occurred() ? -1 : 0;
+    const merge *found = merge_of(job, table, bits, job->symbols[left].number, job->symbols[right].number);
+    return found != NULL ? wait_for(job, (waiting){found->rank, found->made, left}) : job->stopped ? -1 : 0;
 }
 
 /* Merges neighbours, lowest rank first, and the leftmost of equal ranks. */
@@ -180,8 +197,8 @@ static int merge_all(word *job, const merge *table, int bits)
         if (left->gone || left->after < 0)
             continue;
         symbol *right = &job->symbols[left->after];
-        const merge *found = merge_of(job->state, table, bits, left->number, right->number, &job->walked);
-        if (found == NULL && PyErr_Occurred())
+        const merge *found = merge_of(job, table, bits, left->number, right->number);
+        if (job->stopped)
             return -1;
         if (found == NULL || found->made != one.made)
             continue;
@@ -252,19 +269,17 @@ static int symbols_of(word *job, PyObject *ids, PyObject *text, PyObject *unknow
     if (unknown != Py_None && number_of(unknown, &unknown_number) < 0)
         return -1;
     for (Py_ssize_t i = 0; i < length; i++) {
-        PyObject *character = PyUnicode_Substring(text, i, i + 1), *found = NULL;
+        PyObject *character = PyUnicode_Substring(text, i, i + 1);
         if (character == NULL || array_walk(job->state, &job->walked) < 0) {
             Py_XDECREF(character);
             return -1;
         }
-        const int there = PyDict_GetItemRef(ids, character, &found);
+        PyObject *found = PyDict_GetItemWithError(ids, character); /* borrowed: number_of runs no Python code */
         Py_DECREF(character);
-        if (there < 0)
+        if (found == NULL && PyErr_Occurred())
             return -1;
-        if (there > 0) {
-            const int rc = number_of(found, &number) < 0 || symbol_add(job, number, i, i + 1) < 0 ? -1 : 0;
-            Py_DECREF(found);
-            if (rc < 0)
+        if (found != NULL) {
+            if (number_of(found, &number) < 0 || symbol_add(job, number, i, i + 1) < 0)
                 return -1;
             after_unknown = false;
             continue;

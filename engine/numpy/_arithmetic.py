@@ -169,8 +169,9 @@ def real_if_close(a, tol=100):
 
 def interp(x, xp, fp, left=None, right=None, period=None):
     """Linear interpolation at `x` between the points (xp, fp); `xp` increases. With `period` both wrap around."""
-    fp = _a.asarray(fp)
-    fp = fp.astype(complex if fp.dtype.kind == "c" else float, copy=False)
+    fp = _a.asarray(fp, None, "C")
+    real = fp.dtype.kind != "c"
+    fp = fp.astype(float if real else complex, copy=False)
     x, xp = _a.asarray(x, float, "C"), _a.asarray(xp, float, "C")
     if period is not None:
         if period == 0:
@@ -195,8 +196,8 @@ def interp(x, xp, fp, left=None, right=None, period=None):
         raise ValueError("array of sample points is empty")
     if xp.ndim != 1 or fp.ndim != 1:
         raise ValueError("object too deep for desired array")
-    if fp.dtype.kind == "f":
-        return _a._interp(x, xp, _a.asarray(fp, None, "C"), left, right)
+    if real:
+        return _a._interp(x, xp, fp, left, right)
     parts = []
     for part in ("real", "imag"):
         ends = [None if end is None else float(getattr(_a.asarray(end), part)) for end in (left, right)]

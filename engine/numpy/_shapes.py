@@ -374,7 +374,7 @@ def roll(a, shift, axis=None):
     a = _a.asarray(a)
     if axis is None:
         return roll(a.ravel(), shift, 0).reshape(a.shape)
-    axes = _integers(axis)
+    axes = (axis,) if type(axis) is int else _integers(axis)
     shifts = [shift] if isinstance(shift, int) else [int(distance) for distance in _a.ravel(shift)]
     if len(shifts) == 1:
         shifts *= len(axes)
@@ -384,7 +384,7 @@ def roll(a, shift, axis=None):
         raise ValueError("'shift' and 'axis' should be scalars or 1D sequences")
     total = [0] * a.ndim
     for one, distance in zip(axes, shifts):
-        total[_axis(one, a.ndim)] += int(distance)
+        total[_axis(one, a.ndim)] += distance
     return _a._roll(a, tuple(distance % n if n else 0 for distance, n in zip(total, a.shape)))
 
 

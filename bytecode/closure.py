@@ -7,7 +7,7 @@ never run in a VM (under `if TYPE_CHECKING:` and `if __name__ == "__main__":`). 
 - a warning where that import is in an `if`, a loop or a function of the task: it may never run;
 - ignored where the program handles it (`try: import x` with `except ImportError`,
   `contextlib.suppress(ImportError)`), and in installed packages, which import much that never runs;
-- replaced in an installed package that imports a module of inert.py unguarded at its top: most never use it.
+- replaced in an installed package that imports a module of inert.py unguarded outside of functions: most never use it.
 
 Imports by computed names (`import_module(f"pkg.x{n}")`) bring the modules that fit the constant beginning of the name,
 and what a package's texts name ("pkg.part:name"). If a package's computed name shows nothing, its own folder comes
@@ -72,8 +72,10 @@ _MAKES_FUNCTIONS = {"types.FunctionType", "types.LambdaType"}
 _PICKLES = {"pickle.dump", "pickle.dumps"}
 INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
 _BESIDE = "beside the program, nor on sys.path,"
-_MAY_NOT_RUN = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef)
-_CERTAIN, _POSSIBLE, _OPTIONAL = range(3)  # an import runs; may run; is guarded: the program expects it to fail
+_MAY_NOT_RUN = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match)
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+# An import runs with its module; may run with it; runs in a call; is guarded: the program expects it to fail.
+_CERTAIN, _POSSIBLE, _IN_CALL, _OPTIONAL = range(4)
 _COMPUTED_BYTES = 10 << 20  # of sources that one computed import may bring
 _NO_PARTS = {"test", "tests", "__main__"}  # of dotted names: modules that computed names do not bring
 _IMPORTERS = {"importlib.import_module", "builtins.__import__", "pkgutil.resolve_name", "importlib.util.find_spec"}
@@ -303,7 +305,7 @@ class _Search:
         self._find, self._kept = find, kept
         self._folder = packages
         self.gaps = gaps
-        self.absent = {}  # dotted name -> Absent
+        self.absent, self._levels = {}, {}  # dotted name -> Absent, and the level of the import that it tells of
         self.uses = {}  # module -> the imports that its own import always runs: {dotted name: (file, line)}
         self._outer = None  # the search that started this one
         self.inert, self.replaced = set(), {}  # the inert modules; module -> [(place, text of a statement there)]
@@ -328,7 +330,7 @@ class _Search:
             except CompileError as error:
                 if is_installed(source):
                     del self.sources[source.name]
-                    self.lack(source.name, f"a VM can't have it: {error.diagnostics[0]}", source.path, False)
+                    self.lack(source.name, f"a VM can't have it: {error.diagnostics[0]}", source.path, _OPTIONAL)
                     self._found[source.name] = None
                 else:
                     self.errors.update(error.diagnostics)
@@ -368,11 +370,10 @@ class _Search:
                     if failure is not None:
                         self.warnings.add(Diagnostic(path, line, f"import {name}: it will fail in a VM: {failure}"))
 
-    def lack(self, name, reason, where, certain):
-        """Records that the module `name` is missing; a place that is certain to import it wins over others."""
-        known = self.absent.get(name)
-        if known is None or certain > known.certain:
-            self.absent[name] = Absent(name, reason, where, certain)
+    def lack(self, name, reason, where, level):
+        """Records that the module `name` is missing; the place that is likeliest to import it wins over others."""
+        if name not in self.absent or level < self._levels[name]:
+            self.absent[name], self._levels[name] = Absent(name, reason, where, level == _CERTAIN), level
 
     def failure(self, name):
         """Why importing the installed module `name` always fails: a Diagnostic of the failing import; None where it may
@@ -598,7 +599,9 @@ class _Search:
             "failure": failure and f"a VM can't import it: {failure}",
             "sources": [each for each in inner.sources if each not in self.sources],
             "uses": {module: used for module, used in inner.uses.items() if module not in self.uses},
-            "absent": [(each.name, each.reason, each.where, each.certain) for each in inner.absent.values()],
+            "absent": [
+                (each.name, each.reason, each.where, inner._levels[each.name]) for each in inner.absent.values()
+            ],
             "inert": sorted(inner.inert),
             "replaced": {
                 module: [
@@ -795,13 +798,13 @@ class _Reader:
         """Adds the module, or reports why it can't be imported; True if it can."""
         search, where = self._search, (self._source.path, node.lineno)
         problem = search.problem(name, self._own)
-        if problem is not None and not self._own and self._level == _CERTAIN and hasattr(node, "names"):
+        if problem is not None and not self._own and self._level < _IN_CALL and hasattr(node, "names"):
             inert = modules_of(node, alias, name)
             if inert and can_replace(self._source.text, node):
                 search.inert |= inert
                 self._inert.append((node, alias, name))
                 told = f"{problem}; here it can be imported, and refuses when it is used"
-                search.lack(name, told, f"{self._source.path}:{node.lineno}", True)
+                search.lack(name, told, f"{self._source.path}:{node.lineno}", self._level)
                 return False
         if self._level == _CERTAIN:
             search.uses.setdefault(self._source.name, {}).setdefault(name, where)
@@ -809,7 +812,7 @@ class _Reader:
             search.add(name)
             return True
         missing = search.first_missing(name)
-        search.lack(missing, problem, f"{self._source.path}:{node.lineno}", self._level == _CERTAIN)
+        search.lack(missing, problem, f"{self._source.path}:{node.lineno}", self._level)
         if missing != name and self._level == _CERTAIN:
             search.uses[self._source.name].setdefault(missing, where)
         self._refuse(node, f"{shown}: {problem}", alias)
@@ -819,7 +822,7 @@ class _Reader:
         gaps = self._search.gaps
         if not self._own or self._level == _OPTIONAL:
             return
-        if self._level == _POSSIBLE:
+        if self._level > _CERTAIN:
             if self._search.is_task:
                 self._warn(node, f"{message}; it raises ImportError if the task gets there")
         elif (
@@ -881,6 +884,8 @@ class _Reader:
             return [(statement, level) for statement in (node.body if known else node.orelse)]
         if isinstance(node, _MAY_NOT_RUN):
             level = max(level, _POSSIBLE)
+        if isinstance(node, _FUNCTION):
+            level = max(level, _IN_CALL)
         if isinstance(node, (ast.Try, ast.TryStar)):
             guarded = any(catches_import_error(handler.type) for handler in node.handlers)
             tried = _OPTIONAL if guarded else level
@@ -919,7 +924,7 @@ class _Reader:
         if name in _COMPILES:
             self._warn(node, f"{name.removeprefix('builtins.')}: a VM has no compiler; {_COMPILES[name]}")
         elif name in _SOURCELESS:
-            self._warn(node, f"{name}: a bundle holds no source; this will raise OSError")
+            self._warn(node, f"{name}: a bundle holds no source but those that its record reads; of others, OSError")
         elif name in _IMPORTERS:
             self._dynamic_import(node, name.removeprefix("builtins."))
         elif (last := _last_name(node.func)) in _LISTS_ENTRY_POINTS or last in _TAKES_A_GROUP:

@@ -13,7 +13,7 @@ from .errors import CompileError, Diagnostic, TaskSpecError
 from .format import TARGET, Manifest, Module, bundle_in_memory, module_path, write_bundle
 from .inert import table
 from .packages import Package, Requirements, files_of, installed, packages_in
-from .recording import RECORD_NAME, Program, record, record_imports, recorded_texts
+from .recording import RECORD_NAME, Program, read_record, record, record_imports
 from .source import compile_source
 from .spec import TaskSpec, read_task
 from .texts import absence, collect_texts
@@ -102,10 +102,11 @@ def compile_task(
     found += problems
     if strict and found:
         raise CompileError(found)
-    texts.update(recorded)
+    texts.update(recorded.texts)
     texts.update(map(absence, closure.absent))
     texts.update(map(table, closure.inert))
     included, files = _include(folder, packages, closure, modules)
+    files.update(recorded.files(closure.sources, folder))
     files.update((path, (spec.folder / path).read_bytes()) for path in spec.files)
     files.update((f"{name}.trainable", compiled.trainable) for name, compiled in trainable.items())
     manifest = Manifest(
@@ -137,8 +138,8 @@ def compile_task(
 
 
 def _record(spec, folder, closure, script):
-    """The task's recorded texts for the bundle; the number recorded while the script ran, or None; and the problems
-    with recording the imports."""
+    """What is Recorded of the task; the number of texts recorded while the script ran, or None; and the problems with
+    recording the imports."""
     program = Program(
         entry=spec.entry_module,
         roots=tuple(str(each.resolve()) for each in (spec.folder, folder) if each is not None),
@@ -148,10 +149,10 @@ def _record(spec, folder, closure, script):
         replaced={str(folder.resolve().parent / path): lines for path, lines in closure.replaced.items()},
     )
     if script is None and folder is not None:
-        texts, problems = record_imports(program, {name: each.text for name, each in closure.sources.items()})
-        return texts, None, problems
+        recorded, problems = record_imports(program, {name: each.text for name, each in closure.sources.items()})
+        return recorded, None, problems
     count = None if script is None else record(program, script)
-    return recorded_texts(program.path), count, ()
+    return read_record(program.path), count, ()
 
 
 def _include(folder, packages, closure, modules):

@@ -28,7 +28,8 @@ def can_replace(text, node):
     lines = text.splitlines(keepends=True)
     encoding, _ = tokenize.detect_encoding(iter(lines).__next__)
     after = lines[node.end_lineno - 1][node.end_col_offset :].strip()
-    return encoding == "utf-8" and (not after or after.startswith(b"#"))
+    ends = not after or after.startswith((b"#", b";") if node.lineno == node.end_lineno else b"#")
+    return encoding == "utf-8" and ends
 
 
 def replaced(text, statements):

@@ -1,20 +1,24 @@
-"""Records the texts that are given to `compile`, `exec` and `eval`. recording.py runs it in a separate process; a
-recorded program (vmhost/recording_executor.py) calls `listen` in its own.
+"""Records what a VM can't make by itself: the texts that are given to `compile`, `exec` and `eval`, those that are
+parsed, the syntax trees that are compiled, and the modules whose sources are read by `inspect`. recording.py runs it in
+a separate process; a recorded program (vmhost/recording_executor.py) calls `listen` in its own.
 
     python recorder.py REQUEST OUT
 
 Texts from the import system, `runpy` and traceback printing are left out: they are source files. So are those of named
-tuples and dataclasses, which a VM makes without a compiler.
+tuples and dataclasses, and expressions which the standard library parses: a VM has other ways.
 
 Imports succeed and fail as in a VM: code below `roots` gets only the standard library and vmhost of this Python's
 environment, without the modules that a VM lacks.
 """
 
+import ast
 import builtins
+import contextlib
 import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import inspect
 import json
 import os
 import runpy
@@ -23,20 +27,26 @@ import traceback
 from types import CodeType
 
 _FUTURES = 0x1FE0000
+_OPTIMIZED = ast.PyCF_OPTIMIZED_AST & ~ast.PyCF_ONLY_AST
 _SOURCE_FILES = {"runpy", "importlib._bootstrap", "importlib._bootstrap_external", "linecache", "traceback", "tokenize"}
 _LEFT_OUT = _SOURCE_FILES | {"collections", "dataclasses"}
+_PARSE_EXPRESSIONS = {"ast", "inspect", "annotationlib"}
 _IMPORTS = ("<frozen importlib", importlib.__file__, __file__)  # frames of these files are skipped to find the importer
 _getframe = sys._getframe  # bound now: tests of packages remove it
 _noted = {}
-_parsed = []  # the places that had a program parsed, which a VM can't do
 
 
 def _note(mode, flags, source, caller):
-    """Records a text; `flags` includes those of the caller's code where it inherits them."""
+    """Records a text or a tree; `flags` includes those of the caller's code where it inherits them."""
+    if caller.f_globals.get("__name__") in _LEFT_OUT:
+        return
     if isinstance(source, (bytes, bytearray, memoryview)):
         source = bytes(source).decode("utf-8", "replace")
-    if isinstance(source, str) and caller.f_globals.get("__name__") not in _LEFT_OUT:
-        _noted[mode, flags & _FUTURES, source] = None
+    if isinstance(source, ast.AST):
+        with contextlib.suppress(RecursionError, ValueError):
+            _noted[f"tree {mode}", flags & _FUTURES, _packed(source)] = None
+    elif isinstance(source, str):
+        _noted[mode, flags & (_FUTURES | ast.PyCF_TYPE_COMMENTS), source] = None
 
 
 def _listening(name):
@@ -61,12 +71,23 @@ def _listening(name):
 def _listening_compile(source, filename, mode, flags=0, dont_inherit=False, optimize=-1, **others):
     caller = _getframe(1)
     flags |= 0 if dont_inherit else caller.f_code.co_flags & _FUTURES
-    if flags & 0x400:  # PyCF_ONLY_AST makes no code
-        if mode == "exec" and caller.f_globals.get("__name__") == "ast":
-            _parsed.append((caller.f_back.f_code.co_filename, caller.f_back.f_lineno))
-    elif mode in ("exec", "eval", "single"):
+    made = _compile(source, filename, mode, flags, True, optimize, **others)
+    if not flags & ast.PyCF_ONLY_AST:
         _note(mode, flags, source, caller)
-    return _compile(source, filename, mode, flags, True, optimize, **others)
+    elif not flags & _OPTIMIZED and not isinstance(source, ast.AST):
+        caller = caller.f_back if caller.f_globals.get("__name__") == "ast" else caller  # `ast.parse`
+        if caller.f_globals.get("__name__") not in _PARSE_EXPRESSIONS:
+            _note(f"parse {mode}", flags, source, caller)
+    return made
+
+
+def _listening_findsource(object):
+    lines, number = _findsource(object)
+    module = object if inspect.ismodule(object) else inspect.getmodule(object)
+    file = inspect.getsourcefile(object) or inspect.getfile(object)
+    if module is not None and inspect.getsourcefile(module) == file:
+        _noted["source", 0, module.__name__] = None
+    return lines, number
 
 
 class _Given:
@@ -178,7 +199,6 @@ def main(request, out):
         if script or isinstance(error, KeyboardInterrupt):
             raise
         problem = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-    problem = problem or _parse_within(asked["roots"])
     for name in asked["modules"]:
         try:
             importlib.import_module(name)
@@ -198,16 +218,6 @@ def main(request, out):
         json.dump({"texts": texts, "problem": problem}, file)
 
 
-def _parse_within(roots):
-    """What a VM raises where code below `roots` had a program parsed so far; None if none had."""
-    for file, line in _parsed:
-        for root in roots:
-            if file.startswith(os.path.join(root, "")):
-                place = os.path.relpath(file, os.path.dirname(root))
-                return f"NoCompilerError: ast.parse: there is no compiler in a VM: {place}:{line}"
-    return None
-
-
 def add_folders(folders):
     """From now on, modules are also found in `folders`: after the standard library, before installed packages."""
     library = os.path.dirname(os.__file__)
@@ -216,15 +226,19 @@ def add_folders(folders):
 
 
 def listen():
-    """Records texts in this process from now on."""
+    """Records in this process from now on."""
+    global _packed
+    from vmhost.bytecode.trees import packed as _packed
+
+    inspect.findsource = _listening_findsource
     builtins.compile, builtins.exec, builtins.eval = _listening_compile, _listening("exec"), _listening("eval")
 
 
 def noted():
-    """The texts recorded so far: a list of (mode, flags, text)."""
+    """What was recorded so far: a list of (mode, flags, text), as in Recorded's file."""
     return list(_noted)
 
 
-_compile, _exec = builtins.compile, builtins.exec
+_compile, _exec, _findsource = builtins.compile, builtins.exec, inspect.findsource
 if __name__ == "__main__":
     main(*sys.argv[1:])

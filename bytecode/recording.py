@@ -3,7 +3,10 @@
 Packages generate Python and compile it when they are imported or used: attrs' methods, networkx's decorators,
 templates. `record` runs a task's imports, and a script of the user's, in plain Python, and writes every such text to
 `recorded.json` beside task.yaml. `record_imports` runs the imports alone, and repeats that when the sources change.
-`recorded_texts` turns the texts into bundle entries: code by digest.
+`read_record` turns the texts into bundle entries: code by digest.
+
+A record also has the texts that programs parse into syntax trees, the trees that they compile, and the names of the
+modules whose sources they read: the bundle gets the parsed trees, the code of the compiled ones, and the sources.
 
 Many texts contain parts that differ from run to run: counters, hashes, ids. So the bundle also describes the kind of
 each text: the text with all such parts masked, which of them may differ, and the names and numbers in the code that
@@ -12,11 +15,13 @@ vmhost/isolation/seal/function_code.c). Here each kind is tested with other part
 the compiler's result are marked as free.
 """
 
+import ast
 import contextlib
 import hashlib
 import io
 import json
 import os
+import pickle
 import random
 import re
 import subprocess
@@ -29,9 +34,11 @@ from types import CodeType
 
 from .corrections import corrected
 from .errors import CompileError, Diagnostic
+from .format import module_path
 from .replacing import replace_file
 from .source import marshalled
 from .texts import compile_text, text_digest
+from .trees import text_of, unpacked
 
 RECORD_NAME = "recorded.json"
 FUTURES = 0x1FE0000  # flags of a code object: what its module imported from __future__
@@ -40,6 +47,30 @@ _RESERVED = re.compile("__[^0-9]*__")  # Python's own names: never renamed
 _SMALL = 255  # larger numbers are constants of the code, smaller ones operands of instructions
 _SIGNS = 3  # texts with at most this many numbers are tried with both signs of each
 _MODES = ("exec", "eval", "single")
+_ROWS = {*_MODES, "source"} | {f"{what} {mode}" for what in ("parse", "tree") for mode in _MODES}
+_FORM = 2  # of records of imports: older ones are made again
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a record brings: `texts`, digest to marshalled code, and `sources`, the names of modules."""
+
+    texts: dict = field(default_factory=dict)
+    sources: tuple = ()
+
+    def files(self, sources, packages=None):
+        """The recorded sources as files of the bundle: path to bytes. `sources` maps module names to Source, `packages`
+        is the folder that installed ones are in."""
+        found = {}
+        for name in self.sources:
+            source = sources.get(name)
+            if source is not None:
+                path = Path(source.path)
+                if packages is not None and not path.is_absolute():
+                    path = Path(packages).parent / path
+                with contextlib.suppress(OSError):
+                    found[f"{module_path(name, source.is_package)}.py"] = path.read_bytes()
+        return found
 
 
 @dataclass(frozen=True)
@@ -62,7 +93,7 @@ class Program:
 
     def stamp(self, sources):
         """A digest of everything that its imports depend on; `sources` maps dotted names to texts."""
-        found = hashlib.sha256(f"{sys.version_info[:2]}\0{self.entry}\0{sorted(self.absent)}".encode())
+        found = hashlib.sha256(f"{_FORM}\0{sys.version_info[:2]}\0{self.entry}\0{sorted(self.absent)}".encode())
         for name, text in sorted(sources.items()):
             found.update(f"\0{name}\0{len(text)}\0".encode() + text)
         return found.hexdigest()
@@ -82,15 +113,14 @@ def record(program, script):
 def record_imports(program, sources):
     """Records the imports of a `program` for which no script was run; again when `sources` changed.
 
-    Returns the bundle's entries, digest to marshalled code, and the problems as Diagnostics. CompileError for a damaged
-    record."""
+    Returns what is Recorded, and the problems as Diagnostics. CompileError for a damaged record."""
     stamp, problems = program.stamp(sources), []
     if program.path.exists() and _read(program.path).get("imports", stamp) == stamp:
-        return recorded_texts(program.path), ()
+        return read_record(program.path), ()
     try:
         texts, problem = _run(program)
     except CompileError as error:
-        return {}, error.diagnostics
+        return Recorded(), error.diagnostics
     if problem is not None:
         message = f"fails with what a VM has, so that texts which packages compile may be missing: {problem}"
         return _compiled(texts), (Diagnostic(f"import {program.entry}", 0, message),)  # not kept: it may work tomorrow
@@ -156,7 +186,7 @@ def _read(path):
     try:
         record = json.loads(path.read_text())
         for row in record["texts"]:
-            if row["mode"] not in _MODES or type(row["futures"]) is not int or type(row["text"]) is not str:
+            if row["mode"] not in _ROWS or type(row["futures"]) is not int or type(row["text"]) is not str:
                 raise ValueError("a text has no mode")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = (
@@ -166,17 +196,24 @@ def _read(path):
     return record
 
 
-def recorded_texts(path):
-    """The bundle's entries for the texts recorded in the file `path`, if it exists: digest to marshalled code.
-    CompileError for a damaged file."""
+def read_record(path):
+    """What is Recorded in the file `path`, if it exists. CompileError for a damaged file."""
     if not path.exists():
-        return {}
+        return Recorded()
     return _compiled([(row["mode"], row["futures"], row["text"]) for row in _read(path)["texts"]])
 
 
-def _compiled(texts):
-    made, kinds = {}, {}
-    for mode, futures, text in texts:
+def _compiled(rows):
+    made, kinds, sources = {}, {}, []
+    for mode, futures, text in rows:
+        what, _, inner = mode.partition(" ")
+        if what == "source":
+            sources.append(text)
+            continue
+        if inner:
+            with contextlib.suppress(SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+                made.update([(_parsed if what == "parse" else _of_tree)(inner, futures, text)])
+            continue
         futures &= FUTURES
         try:
             code = corrected(compile(text, "<string>", mode, futures, dont_inherit=True, optimize=0))
@@ -195,7 +232,23 @@ def _compiled(texts):
                 kinds.setdefault((f"kinds of {key}", GENERATED.sub("\0", text)), set()).add((digest, *kind))
     for (key, masked), rows in kinds.items():
         made[text_digest(key, masked)] = compile_text("eval", repr(tuple(sorted(rows, key=repr))))
-    return made
+    return Recorded(made, tuple(sources))
+
+
+def _parsed(mode, flags, text):
+    """Digest and code of a text that is parsed: an expression with the pickled tree."""
+    flags &= FUTURES | ast.PyCF_TYPE_COMMENTS
+    tree = compile(text, "<string>", mode, flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+    data = pickle.dumps(tree, 5)  # CPython makes the same of the same text
+    return text_digest(f"parse {mode} {flags:x}", text), compile_text("eval", repr(data))
+
+
+def _of_tree(mode, futures, text):
+    """Digest and code of a tree that is compiled."""
+    futures, tree = futures & FUTURES, unpacked(text)
+    code = corrected(compile(tree, "<string>", mode, futures, dont_inherit=True, optimize=0))
+    key = f"tree {mode} {futures:x}" if futures else f"tree {mode}"
+    return text_digest(key, text_of(tree)), marshalled(code)
 
 
 def _of_all_signs(code, mode, futures, text):

@@ -135,6 +135,31 @@ def test_who_expects_the_import_to_fail_gets_the_error_as_before(run):
     assert run("used.third.late()", files)[0].startswith("ModuleNotFoundError: No module named 'multiprocessing': a VM")
 
 
+def test_an_import_that_may_run_with_its_module_is_inert_too(run):
+    """Beneath a test, in a loop, in a handler, in a class: what a VM runs of it must not end the import."""
+    package = (
+        "import os, sys\n"
+        "if os.environ.get('PATH') is None or sys.maxsize:\n    import ctypes\nelse:\n    import runpy\n"
+        "for _ in range(1): import pwd, json; from multiprocessing import Pool\n"
+        "try:\n    os.nothing\nexcept AttributeError:\n    import fcntl\n"
+        "match sys.byteorder:\n    case 'little' | 'big':\n        import readline as lines\n"
+        "class Holder:\n    if os.sep:\n        import webbrowser\n"
+        "def late():\n    if os.sep:\n        import ctypes\n"
+    )
+    expression = (
+        "[used.ctypes.__name__, hasattr(used, 'runpy'), used.Pool.__name__, used.json.loads('1'), used.fcntl.LOCK_EX,"
+        " used.lines.__name__, used.Holder.webbrowser.__name__]"
+    )
+    said, compiled = run(expression, {"used/__init__.py": package})
+    lock = __import__("fcntl").LOCK_EX
+    assert said == ["ctypes", False, "Pool", 1, lock, "readline", "webbrowser"]
+    told = {each.name: each for each in compiled.absent}
+    assert told["ctypes"].reason.endswith("refuses when it is used") and not told["ctypes"].certain
+    assert run("used.late()", {"used/__init__.py": package})[0].startswith(
+        "ModuleNotFoundError: No module named 'ctypes'"
+    )
+
+
 def test_a_task_s_own_import_is_refused_as_before(tmp_path):
     (tmp_path / "task.yaml").write_text('name: sample\nversion: "1.0"\nentry: main:run\npython: "3.14"\n')
     (tmp_path / "main.py").write_text("import ctypes\ndef run(value):\n    pass\n")

@@ -542,20 +542,3 @@ def test_files_of_packages_are_paths(wheels, task):
         "[Errno 2] no such file in the bundle (atlas/maps has atlas/maps/0.txt, atlas/maps/1.txt, atlas/maps/10.txt,"
         f" atlas/maps/11.txt, atlas/maps/12.txt and 94 more files); {advice}: 'atlas/maps/100.txt'",
     ]
-
-
-def test_a_program_that_is_parsed_while_a_package_is_imported_is_a_warning(wheels, task):
-    """werkzeug's routing; an expression can be parsed in a VM."""
-    texts = {"parsing.py": "import ast\nTREE = ast.parse('x = 1')\n"}
-    write_wheel(wheels, "parsing", "1.0", texts)
-    write_wheel(wheels, "evaluating", "1.0", {"evaluating.py": "import ast\nTREE = ast.parse('x', mode='eval')\n"})
-    compiled = compile_task(task("import parsing\ndef run(value):\n    pass\n", ["parsing"]))
-    [warning] = compiled.warnings
-    told = "NoCompilerError: ast.parse: there is no compiler in a VM"
-    assert str(warning).endswith(f"{told}: site-packages/parsing.py:2")
-    with pytest.raises(vmhost.TaskError, match=told):
-        call(compiled)
-    folder = task("import evaluating\ndef run(value):\n    return 1\n", ["evaluating"])
-    lock(required(folder))
-    compiled = compile_task(folder)
-    assert (call(compiled), compiled.warnings) == (1, ())

@@ -8,7 +8,7 @@ import vmhost
 from vmhost.bytecode import opcodes_3_14, recorder, recording
 from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.errors import CompileError
-from vmhost.bytecode.recording import RECORD_NAME, recorded_texts
+from vmhost.bytecode.recording import RECORD_NAME, read_record
 from vmhost.guest import texts as guest_texts
 
 MAKER = '''
@@ -221,9 +221,9 @@ def test_texts_that_are_no_python_are_left_out(recorded):
     texts = json.loads((folder / RECORD_NAME).read_text())
     texts["texts"].append({"mode": "exec", "futures": 0, "text": "no python at all"})
     texts["texts"].append({"mode": "eval", "futures": 0, "text": "\0"})
-    before = recorded_texts(folder / RECORD_NAME)
+    before = read_record(folder / RECORD_NAME)
     (folder / RECORD_NAME).write_text(json.dumps(texts))
-    assert recorded_texts(folder / RECORD_NAME) == before
+    assert read_record(folder / RECORD_NAME) == before
 
 
 def test_a_guest_cannot_forge_what_recorded_gives(recorded):

@@ -176,6 +176,45 @@ def test_texts_of_imports_travel_and_those_of_calls_once_recorded(wheels, progra
     assert status == 1 and "app.recorded.json: can't be read" in last_line(stderr)
 
 
+READER = """
+import ast, inspect
+
+def traced(function):
+    tree = ast.parse(inspect.getsource(inspect.getmodule(function)))
+    [found] = [each for each in tree.body if getattr(each, "name", "") == "double"]
+    found.decorator_list, found.name = [], "again"
+    names = {}
+    exec(compile(ast.Module([found], []), __file__, "exec"), names)
+    return names["again"]
+
+@traced
+def double(x):
+    return 2 * x
+
+def late(text):
+    return ast.unparse(ast.parse(text))
+"""
+READING = """
+import sys, vmhost, reader
+
+def call(text):
+    return reader.double(21), reader.double.__name__, reader.late(text)
+
+if __name__ == "__main__":
+    with vmhost.VMExecutor(1) as pool:
+        print(*pool.submit(call, sys.argv[1]).result())
+"""
+
+
+def test_trees_and_sources_travel_as_texts(wheels, program, tmp_path):
+    write_wheel(wheels, "reader", "1.0", {"reader.py": READER})
+    site = install(tmp_path, wheels / "reader-1.0-py3-none-any.whl")
+    status, _, stderr = program(READING, "pass", packages=site)
+    assert status == 1 and "NoCompilerError: ast.parse: there is no compiler in a VM to read 'pass'" in stderr
+    assert program(READING, "pass", command=("-m", "vmhost", "record", "app.py"), packages=site)[0] == 0
+    assert program(READING, "pass", packages=site)[:2] == (0, "42 again pass\n")
+
+
 def test_a_program_without_a_guard_makes_no_executor_while_it_is_recorded(wheels, program, tmp_path):
     write_wheel(wheels, "writer", "1.0", WRITER)
     site = install(tmp_path, wheels / "writer-1.0-py3-none-any.whl")

@@ -86,11 +86,11 @@ class Importer:
 
     @staticmethod
     def get_source(name):
-        """The module's source if the task lists it among its files; otherwise None."""
-        if _native.find(name) not in (_MODULE, _PACKAGE):
+        """The module's source if it is among the bundle's files; otherwise None."""
+        found = _native.find(name)
+        if found not in (_MODULE, _PACKAGE):
             return None
-        inside = _native.code(name).co_filename.partition("/")[2]
-        data = _native.file(inside)
+        data = _native.file(name.replace(".", "/") + ("/__init__.py" if found == _PACKAGE else ".py"))
         return None if data is None else _io.TextIOWrapper(_io.BytesIO(data), "utf-8").read()
 
     @staticmethod

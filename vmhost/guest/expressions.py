@@ -141,8 +141,9 @@ def parse(source, filename="<unknown>", mode="exec"):
     if mode == "exec" and parser.at("def"):
         return Module(body=[parser.empty_function()], type_ignores=[])
     raise NoCompilerError(
-        f"ast.parse: there is no compiler in a VM to read {_shown(source)} with (mode {mode!r}); only expressions can "
-        'be read there, with mode="eval"; read programs where the task is compiled'
+        f"ast.parse: there is no compiler in a VM to read {_shown(source)} with (mode {mode!r}), and nobody has "
+        'recorded it; only expressions can be read there, with mode="eval"; compile the task with '
+        "`vmhost compile --record SCRIPT`, where SCRIPT makes the program come here"
     )
 
 

@@ -27,6 +27,7 @@ _FunctionType = type(lambda: None)
 _CodeType = type((lambda: None).__code__)
 # As in bytecode/recording.py, which a VM does not have; tests/bytecode/test_recording.py compares the two.
 _FUTURES = 0x1FE0000  # flags of a code object: what its module imported from __future__
+_ONLY_AST, _TYPE_COMMENTS = 0x400, 0x1000  # flags of the compiler
 _GENERATED = "[0-9a-f]{32}|-?[0-9]+"  # what programs put into names to make them unique: UUIDs, counters
 
 _find_text = None
@@ -69,10 +70,38 @@ def precompiled(mode, text):
 
 def compiled(source, mode, flags, filename="<string>"):
     """The code for `compile(source, filename, mode, flags)`; `flags` includes those of the caller's code."""
+    if flags & _ONLY_AST:
+        return parsed(source, filename, mode, flags)
+    if not isinstance(source, (str, bytes, bytearray, memoryview)):
+        from ast import AST, dump
+
+        if isinstance(source, AST):
+            source, mode = dump(source, include_attributes=True), f"tree {mode}"
     code = _recorded("compile", mode, flags & _FUTURES, source)
     if type(filename) is not str or filename == "<string>":
         return code
     return _writer.relocated_code(code, filename, None, None, 0, True)
+
+
+def parsed(source, filename, mode, flags):
+    """The tree for `compile(source, filename, mode, flags)`, where `flags` ask for one: of a recorded text, or of an
+    expression."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        source = bytes(source).decode()
+    if not isinstance(source, str):
+        from ast import AST
+
+        if isinstance(source, AST):
+            return source
+        raise TypeError("compile() arg 1 must be a string, bytes or AST object")
+    code = precompiled(f"parse {mode} {flags & (_FUTURES | _TYPE_COMMENTS):x}", source)
+    if code is None:
+        from vmhost.guest import expressions
+
+        return expressions.parse(source, filename, mode)
+    from pickle import loads
+
+    return loads(eval(code))
 
 
 def replaced(code, **changes):
@@ -105,10 +134,10 @@ def _recorded(function, mode, futures, source):
     if code is None:
         from vmhost.guest import PermissionDenied
 
-        shown = source if len(source) <= 80 else source[:77] + "..."
+        shown, what = source if len(source) <= 80 else source[:77] + "...", "tree" if mode[:5] == "tree " else "text"
         raise PermissionDenied(
             13,
-            f"{function}: a VM has no compiler, and nobody has recorded this text: {shown!r}; compile the task with "
+            f"{function}: a VM has no compiler, and nobody has recorded this {what}: {shown!r}; compile the task with "
             "`vmhost compile --record SCRIPT`, where SCRIPT makes the program come here; with a VMExecutor, run the "
             "program once by `vmhost record PROGRAM`",
         )

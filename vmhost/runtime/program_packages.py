@@ -20,12 +20,14 @@ from pathlib import Path
 
 from vmhost.bytecode.closure import is_installed
 from vmhost.bytecode.packages import LOCK_NAME, Requirements, cache_folder, files_of, installed, packages_in
-from vmhost.bytecode.recording import RECORD_NAME, Program, record_imports, recorded_texts
+from vmhost.bytecode.recording import RECORD_NAME, Program, Recorded, read_record, record_imports
 from vmhost.bytecode.script_block import read_script_block
 from vmhost.runtime.working_folder import absolute
 
 IN_RECORDER = "VMHOST_IN_RECORDER"  # set in the process that records imports: it creates no VMs
-_COMPILES = re.compile(rb"(?:(?<![.\w])|builtins\.)(?:exec|eval|compile)\b")
+_COMPILES = re.compile(
+    rb"(?:(?<![.\w])|builtins\.)(?:exec|eval|compile)\b|\bast\b|\b(?:getsource(?:lines)?|findsource)\b"
+)
 _log = logging.getLogger("vmhost")
 _lock = threading.Lock()
 _read = {}  # script path -> (stamps of script and lock, folder)
@@ -89,17 +91,20 @@ def luggage(closure, module):
         for package in packages_in(site, tops):
             package_texts = files_of(package, site)
             files.update((path, data) for path, data in package_texts.items() if _is_of(path, tops))
-    texts = _texts_of_imports(closure, module, tuple(sites)) if sites else {}
-    path = script()
+    texts, path = {}, script()
+    records = [_of_imports(closure, module, tuple(sites))] if sites else []
     if path is not None and not os.environ.get(IN_RECORDER):
-        texts = texts | recorded_texts(record_path(path))
+        records.append(read_record(record_path(path)))
+    for record in records:
+        texts |= record.texts
+        files |= record.files(closure.sources)
     return Luggage(texts, files)
 
 
-def _texts_of_imports(closure, module, sites):
+def _of_imports(closure, module, sites):
     package_texts = [source for source in closure.sources.values() if is_installed(source)]
     if os.environ.get(IN_RECORDER) or not any(_COMPILES.search(source.text) for source in package_texts):
-        return {}
+        return Recorded()
     texts = {name: source.text for name, source in closure.sources.items()}
     program = Program(
         entry=module,

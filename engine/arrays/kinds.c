@@ -179,6 +179,12 @@ static int refuse(const array_private *of, const array_parameter *parameter, PyO
     return -1;
 }
 
+/* Counts the write, too. */
+static int check_out(PyObject *value)
+{
+    return array_require_writable((array *)value, "output array is read-only");
+}
+
 static int check(const array_private *of, const array_parameter *parameter, PyObject *value)
 {
     const int kind = parameter->kind & ~KIND_NONE;
@@ -187,7 +193,7 @@ static int check(const array_private *of, const array_parameter *parameter, PyOb
     if (!is_of_kind(kind, value))
         return refuse(of, parameter, value);
     if (kind == KIND_OUT)
-        return array_require_writable((array *)value, "output array is read-only");
+        return check_out(value);
     if (kind != KIND_INTEGER)
         return 0;
     int overflow;
@@ -227,7 +233,7 @@ static inline bool fits(const array_parameter *parameter, PyObject *value)
     const int kind = parameter->kind & ~KIND_NONE;
     switch (kind) {
     case KIND_LIKE: return is_array(value);
-    case KIND_OUT: return is_array(value) && array_writable((array *)value);
+    case KIND_OUT: return is_array(value) && array_writable((array *)value) && check_out(value) == 0;
     case KIND_INTEGER: {
         if (!PyLong_CheckExact(value) || !PyUnstable_Long_IsCompact((PyLongObject *)value))
             return false;

@@ -340,6 +340,8 @@ WRITES = {
     "sort": lambda array: array.sort(),
     "copyto": lambda array: np.copyto(array, 1),
     "at": lambda array: np.add.at(array, 0, 1.0),
+    "random": lambda array: np.random.default_rng(1).random(out=array),
+    "fft": lambda array: np.fft.fft(np.ones((2, 1)), out=array.view(complex)),
 }
 READS = {
     "multiply": lambda x, array: x * array,

@@ -180,10 +180,7 @@ static int refuse(const array_private *of, const array_parameter *parameter, PyO
 }
 
 /* Counts the write, too. */
-static int check_out(PyObject *value)
-{
-    return array_require_writable((array *)value, "output array is read-only");
-}
+static int check_out(PyObject *value) { return array_require_writable((array *)value, "output array is read-only"); }
 
 static int check(const array_private *of, const array_parameter *parameter, PyObject *value)
 {

@@ -5,6 +5,9 @@ file beside it: one exact version of each package and of its dependencies, and t
 then installs exactly these files into a folder of the user's cache, once per lock. The same task folder and lock give
 the same bundle on any machine.
 
+`pkg @ file:wheels/pkg-1.0.whl` names a package's own file, below the folder of the lock file; `file:///...` one of this
+machine. The lock has the former as it is written, so that it holds on any machine; uv and pip get whole addresses.
+
 uv or pip resolves and installs, whichever is there; indexes, proxies and credentials are theirs.
 """
 
@@ -24,6 +27,7 @@ import tempfile
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
 
 from . import caches
 from .errors import TaskSpecError
@@ -39,6 +43,10 @@ _PINNED = re.compile(  # a whole entry of a lock file, lines joined
     r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._ -]*\])?==[A-Za-z0-9.+!_-]+( ?; ?[A-Za-z0-9_.<>=!~()'\" -]+?)?"
     r"( --hash=sha(256:[0-9a-f]{64}|384:[0-9a-f]{96}|512:[0-9a-f]{128}))+"
 )
+_FILE = re.compile(
+    r"^([A-Za-z0-9][A-Za-z0-9._-]*) ?(\[[^\]\n]*\])? ?@ ?file:([^\s;\\]+)", re.MULTILINE
+)  # name, extras, path
+_ARCHIVES = (".whl", ".tar.gz", ".zip")
 _ONLY_WHEELS = ("--only-binary", ":all:")  # installing a wheel runs nothing of it
 _UNKNOWN_SIGNER = re.compile("invalid peer certificate|CERTIFICATE_VERIFY_FAILED")  # in messages of uv and pip
 _CERTIFICATES = (
@@ -120,8 +128,11 @@ def lock(requirements, upgrade=False):
     older = next((each for each in requirements.older if each.exists()), None)
     with tempfile.TemporaryDirectory(prefix="vmhost-lock-") as work:
         asked = Path(work, "requirements.in")
-        asked.write_text("".join(f"{name}\n" for name in requirements.names))
+        asked.write_text("".join(f"{_with_address(name, requirements)}\n" for name in requirements.names))
         pins = resolver.pins(asked, older if not upgrade else None)
+        for name in requirements.names:
+            if found := _FILE.match(name):
+                pins = pins.replace(f"@ {_file(found, requirements).as_uri()}", f"@ file:{found[3]}")
     try:
         replace_file(path, f"{_head(requirements)}\n{pins}".encode())
     except OSError as error:
@@ -132,7 +143,36 @@ def lock(requirements, upgrade=False):
 def lock_of(requirements):
     """The versions that the lock file pins, by package name; {} without a lock file."""
     path = requirements.lock
-    return dict(sorted(_PIN.findall(path.read_text()))) if path.exists() else {}
+    return dict(sorted(_pins_in(path.read_text()))) if path.exists() else {}
+
+
+def _pins_in(text):
+    return [*_PIN.findall(text), *((name, f"file:{path}") for name, _, path in _FILE.findall(text))]
+
+
+def _file(found, requirements):
+    """The file of a requirement that _FILE has `found`, as an absolute Path. TaskSpecError if it can't be locked."""
+    path = requirements.lock.absolute().parent / unquote(found[3])  # an absolute one stays: "///tmp/x" is "/tmp/x"
+    path = Path(os.path.normpath(path))
+    if not path.is_file():
+        problem = (
+            "is a folder, which has no hash; build a wheel of it, and name that" if path.is_dir() else "is not there"
+        )
+        raise TaskSpecError([f"{requirements.place}: {found[1]}: {path} {problem}"])
+    if not path.name.endswith(_ARCHIVES):
+        raise TaskSpecError(
+            [f"{requirements.place}: {found[1]}: expected a wheel or an archive of a source, got {path}"]
+        )
+    return path
+
+
+def _with_address(text, requirements):
+    """A requirement, or a lock, with whole addresses of files."""
+
+    def whole(found):
+        return f"{found[1]}{found[2] or ''} @ {_file(found, requirements).as_uri()}"
+
+    return _FILE.sub(whole, text)
 
 
 def installed(requirements, is_trusted=True):
@@ -167,7 +207,7 @@ def installed(requirements, is_trusted=True):
         partial = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=home.parent))
         try:
             checked = partial / LOCK_NAME  # a copy of the checked text: the task's file may change
-            checked.write_text(text)
+            checked.write_text(_with_address(text, requirements))
             resolver.install(checked, partial / "site-packages", () if is_trusted else _ONLY_WHEELS)
             shutil.rmtree(home, ignore_errors=True)
             os.replace(partial, home)
@@ -304,10 +344,24 @@ def _check_pins(requirements):
     _, text = _read_lock(requirements)
     for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
         line = " ".join(line.split())
+        if found := _FILE.match(line):
+            _check_file(found, requirements, f"{path}: entry {number}")
+            line = f"{found[1]}{found[2] or ''}==0{line[found.end() :]}"
         if line and not line.startswith("#") and not _PINNED.fullmatch(line):
             raise TaskSpecError(
                 [f"{path}: entry {number}: expected NAME==VERSION --hash=sha256:..., got {shown(line[:100])}"]
             )
+
+
+def _check_file(found, requirements, where):
+    """TaskSpecError unless the file that a lock names is a wheel below the lock's folder."""
+    home = requirements.lock.absolute().parent.resolve()
+    path = (home / unquote(found[3])).resolve()
+    if found[3].startswith("/") or not path.is_relative_to(home):
+        message = "expected a file below the task's folder, file:PATH"
+        raise TaskSpecError([f"{where}: {found[1]}: {message}, got file:{shown(found[3][:100])}"])
+    if not _file(found, requirements).name.endswith(".whl"):
+        raise TaskSpecError([f"{where}: {found[1]}: expected a wheel, got {path.name}; build one, and name it"])
 
 
 def _version():
@@ -367,7 +421,8 @@ class _Pip(_Resolver):
         for item in json.loads(report.read_text())["install"]:
             hashes = item["download_info"]["archive_info"]["hashes"]
             name = re.sub(r"[-_.]+", "-", item["metadata"]["name"]).lower()
-            pins.append(f"{name}=={item['metadata']['version']} \\\n    --hash=sha256:{hashes['sha256']}\n")
+            which = f" @ {item['download_info']['url']}" if item["is_direct"] else f"=={item['metadata']['version']}"
+            pins.append(f"{name}{which} \\\n    --hash=sha256:{hashes['sha256']}\n")
         return "".join(sorted(pins))
 
     def install(self, lock_file, folder, more=()):

@@ -5,6 +5,7 @@ The packages are wheels that the tests write; uv finds them in a folder, and no 
 
 import importlib.metadata
 import os
+import shutil
 import threading
 
 import pytest
@@ -92,6 +93,60 @@ def test_a_package_and_what_it_needs_come_along(wheels, task):
         ("tall-tales", "1.2", "Apache-2.0", 2),
         ("words", "2.0", "MIT", 1),
     ]
+
+
+@pytest.mark.parametrize(
+    "written", ["own @ file:our%20wheels/{}", "own[more]@file:./our%20wheels/{} ; os_name == 'posix'"]
+)
+def test_a_file_below_the_task_s_folder_is_a_package(wheels, task, tmp_path, written):
+    """The lock names it as task.yaml does, so that the task can be moved."""
+    folder = task("import own, words\ndef run(value):\n    return own.double(value) + words.ONE\n", [])
+    (folder / "our wheels").mkdir()
+    write_wheel(wheels, "words", "1.0", {"words.py": "ONE = 1\n"})
+    file = "own-1.0-py3-none-any.whl"
+    write_wheel(folder / "our wheels", "own", "1.0", {"own.py": "def double(x):\n    return 2 * x\n"}, ["words"])
+    text = (folder / "task.yaml").read_text()
+    (folder / "task.yaml").write_text(text.replace("[]", f'["{written.format(file)}"]'))
+    assert call(compile_task(folder), 4) == 9
+    locked = (folder / LOCK_NAME).read_text()
+    assert str(tmp_path) not in locked and file in lock_of(required(folder))["own"]
+    moved = folder.rename(tmp_path / "moved")
+    shutil.rmtree(tmp_path / "cache")
+    assert call(compile_task(moved), 4) == 9
+    assert (moved / LOCK_NAME).read_text() == locked
+    shutil.rmtree(tmp_path / "cache")
+    write_wheel(moved / "our wheels", "own", "1.0", {"own.py": "def double(x):\n    return 3 * x\n"}, ["words"])
+    with pytest.raises(TaskSpecError, match="(?i)hash"):
+        compile_task(moved)
+    lock(required(moved))
+    assert call(compile_task(moved), 4) == 13
+    lock(required(moved), upgrade=True)
+
+
+def test_a_file_of_this_machine_is_a_package(wheels, task):
+    write_wheel(wheels, "own", "1.0", {"own.py": "ONE = 1\n"})
+    path = wheels / "own-1.0-py3-none-any.whl"
+    folder = task("import own\ndef run(value):\n    return own.ONE\n", [f"own @ file://{path}"])
+    assert call(compile_task(folder)) == 1
+    assert lock_of(required(folder)) == {"own": f"file://{path}"}
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("own @ file:wheels/nowhere.whl", "own: .*nowhere.whl is not there"),
+        ("own @ file:.", "own: .* is a folder, which has no hash; build a wheel of it"),
+        ("own @ file:main.py", "own: expected a wheel or an archive of a source, got .*main.py"),
+        ("own @ file://host/x.whl", "expected a package with versions in pip's syntax"),
+        ("own @ https://host/x.whl", "expected a package with versions in pip's syntax"),
+        ("own @ file:a b.whl", "expected a package with versions in pip's syntax"),
+        ("own @ file:", "expected a package with versions in pip's syntax"),
+    ],
+)
+def test_files_that_are_no_packages_are_told(wheels, task, written, message):
+    folder = task("def run(value):\n    pass\n", [written])
+    with pytest.raises(TaskSpecError, match=message):
+        compile_task(folder)
 
 
 def test_packages_of_the_command_line_have_a_lock_of_their_own(wheels, task):

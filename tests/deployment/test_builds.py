@@ -160,7 +160,11 @@ def test_where_builds_cannot_be_confined_packages_are_refused_and_other_tasks_ar
     [
         ("-r {secret}", "expected NAME==VERSION --hash"),
         ("--find-links file:///", "expected NAME==VERSION --hash"),
-        ("spy @ file://{secret}", "expected NAME==VERSION --hash"),
+        ("spy @ file://{secret}", "expected a file below the task's folder"),
+        ("spy @ file:../../{secret}", "expected a file below the task's folder"),
+        ("spy @ file:main.py", "expected a wheel or an archive"),
+        ("spy @ file:nowhere.whl", "is not there"),
+        ("spy @ https://example.org/spy.whl", "expected NAME==VERSION --hash"),
         ("other==1.0", "expected NAME==VERSION --hash"),
         (None, "there is no requirements.lock"),
     ],
@@ -176,6 +180,20 @@ def test_a_lock_file_has_only_versions_with_hashes(cloud, spied, tmp_path, monke
     status, output = spied.push(spied.branch, "1.0.0", check=False)
     assert status and message in output, output
     assert "content-of-a-secret" not in output and "reached" not in output
+
+
+def test_a_wheel_in_the_task_s_folder_is_installed(cloud, work, tmp_path, monkeypatch):
+    wheels = folder_of_wheels(tmp_path, monkeypatch)
+    monkeypatch.setattr(cloud[0].builder, "_unconfined", True)
+    (work.folder / "wheels").mkdir()
+    write_wheel(work.folder / "wheels", "own", "1.0", {"own.py": "def double(x):\n    return 2 * x\n"})
+    spec = SPEC.format(name=work.branch, version="1.0.0")
+    spec += 'requirements: ["own @ file:wheels/own-1.0-py3-none-any.whl"]\n'
+    work.write("1.0.0", main="import own\n" + DOUBLE, **{"task.yaml": spec})
+    lock(Requirements.of_task(read_task(work.folder)))
+    commit(work)
+    status, output = work.push(work.branch, "1.0.0", check=False)
+    assert not status and "is ready" in output and not any(wheels.iterdir()), output
 
 
 def test_the_build_of_a_source_distribution_does_not_run(cloud, work, tmp_path, monkeypatch):

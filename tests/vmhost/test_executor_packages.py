@@ -121,7 +121,12 @@ def test_installed_packages_travel_with_their_files_and_a_lock_comes_before_them
     "old, new, expected",
     [
         ("tales>=1", "nowhere", r"app\.py:3: dependencies: .*nowhere"),
-        ("tales>=1", "tales @ file:///x", r"app\.py:3: dependencies: expected a package with versions in pip's syntax"),
+        (
+            "tales>=1",
+            "tales @ https://x/y",
+            r"app\.py:3: dependencies: expected a package with versions in pip's syntax",
+        ),
+        ("tales>=1", "tales @ file:///x", r"app\.py:3: dependencies: tales: /x is not there"),
         ('1"]', '1"', r"app\.py:\d: the block `# /// script` is no TOML"),
         ("import tales", "import numpy", r"import numpy: a VM can't load it: .*import vmhost\.engine\.numpy"),
         ("import tales", "import tails", r"import tails: neither beside the program, .* `# /// script` block names"),

@@ -371,6 +371,40 @@ def test_a_callback_that_raises_is_logged_and_hurts_nobody(pool, caplog, gate):
     assert "exception calling callback" in caplog.text and "ZeroDivisionError" in caplog.text
 
 
+def calls_back_after(pool, folder, callback):
+    """Whether callbacks run after `callback` ran on their thread."""
+    called, paths = threading.Event(), [folder / "first", folder / "second"]
+    first, second = (pool.submit(functions.wait_for_file, str(path)) for path in paths)
+    first.add_done_callback(callback)
+    second.add_done_callback(lambda done: called.set())
+    try:
+        paths[0].touch()
+        first.result()
+    finally:
+        paths[1].touch()
+    return called.wait(LONG_S)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit()])
+def test_callbacks_run_on_after_one_that_would_end_its_thread(pool, tmp_path, caplog, error):
+    def leave(_):
+        raise error
+
+    assert calls_back_after(pool, tmp_path, leave)
+    assert "a callback failed" in caplog.text
+
+
+def test_ctrl_c_that_arrives_in_a_callback_is_raised_on_the_main_thread(pool, tmp_path):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        calls_back_after(pool, tmp_path, interrupt)
+        threading.Event().wait(LONG_S)
+    (tmp_path / "again").mkdir()
+    assert calls_back_after(pool, tmp_path / "again", lambda done: None)
+
+
 def test_a_callback_may_submit(pool):
     ended = threading.Event()
     results = []

@@ -44,7 +44,9 @@ def run(folder, setting):
     program = folder / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, program, textwrap.dedent(setting)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, timeout=60
+    )
     return *json.loads(done.stdout), done.stderr.splitlines()
 
 
@@ -91,3 +93,7 @@ def test_a_host_s_tasks_stay_with_its_loggers(capfd):
     with vmhost.Host(allow_unsigned=True) as host:
         host.load(bundle("def run(value): print(value)"))("x")
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_program_without_stderr_has_its_results(tmp_path):
+    assert run(tmp_path, "del sys.stderr") == ([], None, [])

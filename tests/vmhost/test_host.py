@@ -569,6 +569,28 @@ def test_a_future_that_is_watched_when_the_host_is_gone_already_has_its_end(fake
     assert isinstance(future.exception(), vmhost.ClosedError)
 
 
+def test_callbacks_run_though_the_machine_has_no_room_for_their_thread(fake_host, bundle, monkeypatch):
+    host, core = fake_host(FakeCore(guest=None))
+    task = host.load(bundle())
+    called = []
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        task.submit(1).add_done_callback(called.append)
+        settle(host)
+        the_running(core)[0].end(1)
+        settle(host)
+    later = task.submit(2)
+    later.add_done_callback(called.append)
+    settle(host)
+    the_running(core)[0].end(2)
+    host.close()
+    assert [future.result() for future in called] == [1, 2]
+
+
 def test_close_waits_for_callbacks_of_the_last_calls(fake_host, bundle):
     host, core = fake_host(FakeCore(guest=None))
     future = host.load(bundle()).submit(1)

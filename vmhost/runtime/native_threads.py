@@ -3,6 +3,7 @@ greenlets, which run only while the thread that made them waits in gevent. A hos
 
 import importlib.machinery
 import importlib.util
+import sys
 import threading
 import types
 from _queue import SimpleQueue
@@ -22,7 +23,7 @@ def _own_thread_module():
 
 _thread = _own_thread_module()
 Lock, RLock, get_ident = _thread.allocate_lock, _thread.RLock, _thread.get_ident
-__all__ = ["Handle", "Lock", "RLock", "SimpleQueue", "get_ident", "new_thread"]
+__all__ = ["Handle", "Lock", "RLock", "SimpleQueue", "current_thread", "get_ident", "new_thread"]
 
 
 class Handle:
@@ -68,7 +69,20 @@ class _Replaced:
 
 
 def new_thread(target, name, args=()):
-    """A daemon, as threading.Thread makes them."""
+    """A daemon, as threading.Thread makes them. RuntimeError from its `start`: the machine has no room for it."""
     if isinstance(threading._start_joinable_thread, types.BuiltinFunctionType):
+        _have_stderr()
         return threading.Thread(target=target, args=args, name=name, daemon=True)
     return _Replaced(target, args)
+
+
+def current_thread():
+    """The threading.Thread of this thread, made where this is none of Python's."""
+    _have_stderr()
+    return threading.current_thread()
+
+
+def _have_stderr():
+    """Threads of Python read sys.stderr when they are made; a program that has deleted it means None."""
+    if not hasattr(sys, "stderr"):
+        sys.stderr = None

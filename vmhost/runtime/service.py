@@ -15,7 +15,6 @@ import functools
 import logging
 import os
 import queue
-import threading
 import time
 import weakref
 from types import MappingProxyType
@@ -579,11 +578,16 @@ class Service:
             thread.join()
 
     def put_aside(self, act):
-        """Run `act`, which may block, on the second thread."""
+        """Run `act`, which may block, on the second thread; here where the machine has no room for one."""
         if self._aside is None:
-            self._aside = native_threads.SimpleQueue()
-            self._aside_thread = native_threads.new_thread(_work_off, "vmhost-callbacks", (self._aside,))
-            self._aside_thread.start()
+            aside = native_threads.SimpleQueue()
+            thread = native_threads.new_thread(_work_off, "vmhost-callbacks", (aside,))
+            try:
+                thread.start()
+            except RuntimeError:
+                act()
+                return
+            self._aside, self._aside_thread = aside, thread
         self._aside.put(act)
 
     def _log_lines(self, native, owner, after):
@@ -790,7 +794,7 @@ def _serve(to_serve):
         service = to_serve.pop()
     except IndexError:
         return
-    threading.current_thread().name = "vmhost-service"
+    native_threads.current_thread().name = "vmhost-service"
     service._run()
 
 
@@ -798,5 +802,7 @@ def _work_off(work):
     while (act := work.get()) is not None:
         try:
             act()
-        except Exception:
+        except KeyboardInterrupt:  # meant for the main thread, whichever thread it was raised on
+            _thread.interrupt_main()
+        except BaseException:  # SystemExit too: without this thread no later callback would run
             _log.exception("vmhost: a callback failed")

@@ -1,9 +1,11 @@
 """A platform is backed up while it runs; devices go on with what is made of the backup, whatever they saw since."""
 
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import threading
 
 import pytest
@@ -193,6 +195,59 @@ def test_what_is_no_backup_leaves_nothing(tmp_path, original):
     with pytest.raises(RefusedError, match="the clock says 1970"):
         backups.restore(tmp_path / "backup.tar", tmp_path / "again", Clock(0.0))
     assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_backup_that_lacks_its_end_is_not_restored(tmp_path, original):
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    whole = (tmp_path / "backup.tar").read_bytes()
+    with tarfile.open(tmp_path / "backup.tar") as tar:
+        starts = [member.offset for member in tar.getmembers()]
+    before = sorted([*os.listdir(tmp_path), "cut.tar"])
+    for start in starts[1:]:
+        for end in (b"", bytes(len(whole) - start)):  # a copy that was cut off; one on a disk that lost its end
+            (tmp_path / "cut.tar").write_bytes(whole[:start] + end)
+            with pytest.raises(RefusedError, match="its end is missing"):
+                backups.restore(tmp_path / "cut.tar", tmp_path / "again")
+            assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        ("keys", tarfile.SYMTYPE),
+        ("keys/one", tarfile.LNKTYPE),
+        ("files/pipe", tarfile.FIFOTYPE),
+        ("files/sparse", tarfile.GNUTYPE_SPARSE),
+        ("postgresql", tarfile.DIRTYPE),
+        ("other", tarfile.REGTYPE),
+        ("/keys/one", tarfile.REGTYPE),
+        ("../keys/one", tarfile.REGTYPE),
+        ("keys/../../one", tarfile.REGTYPE),
+    ],
+)
+def test_a_backup_with_anything_else_in_it_is_refused(tmp_path, original, name, kind):
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    with tarfile.open(tmp_path / "backup.tar") as tar, tarfile.open(tmp_path / "other.tar", "w") as other:
+        *members, end = tar.getmembers()
+        for member in members:
+            other.addfile(member, tar.extractfile(member) if member.isfile() else None)
+        more = tarfile.TarInfo(name)
+        more.type, more.linkname = kind, "metadata"
+        other.addfile(more)
+        count = str(len(members) + 1).encode()
+        end.size = len(count)
+        other.addfile(end, io.BytesIO(count))
+    with pytest.raises(RefusedError, match="is no backup of a platform"):
+        backups.restore(tmp_path / "other.tar", tmp_path / "again")
+    assert sorted(os.listdir(tmp_path)) == sorted(["backup.tar", "cloud", "cloud-offline-keys", "other.tar"])
+
+
+def test_files_that_are_linked_to_each_other_are_backed_up(tmp_path, original):
+    keys = original.folder / "keys"
+    (keys / "twin").hardlink_to(keys / "snapshot")
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    backups.restore(tmp_path / "backup.tar", tmp_path / "again")
+    assert (tmp_path / "again" / "keys" / "twin").read_bytes() == (keys / "snapshot").read_bytes()
 
 
 def test_offline_keys_are_in_no_backup(tmp_path, original):

@@ -8,6 +8,7 @@ platform makes as many for long. What devices say is not needed for this, so no 
 """
 
 import contextlib
+import io
 import os
 import shutil
 import sqlite3
@@ -27,6 +28,8 @@ _YEAR_2026_S = 1_767_225_600
 # What a backup holds, beside the tables. Commits, bundles and keys come after the tables that name them: they are only
 # added to, so that all that a row names is there.
 _PARTS = ("repositories", "files", "exclusive", "keys", "metadata")
+_TABLES = ("platform.db", "postgresql")  # in the folder, or where they are
+_END = "end-of-backup"  # the archive's last member: the number of those before it
 _NUMBERED = ("deploy_releases", "deploy_files")  # tables whose `id` devices remember
 
 
@@ -42,12 +45,13 @@ def back_up(folder, archive):
     descriptor, partial = tempfile.mkstemp(dir=archive.absolute().parent, prefix=".partial-")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            with tarfile.open(fileobj=file, mode="w") as tar:
+            with tarfile.open(fileobj=file, mode="w", dereference=True) as tar:  # hard links too become files
                 _add_tables(tar, folder)
                 metadata = SignedMetadata(folder / "metadata", folder / "keys", time.time)
                 with metadata.turn():  # a key and the metadata that names it belong together
                     for part in _PARTS:
                         _add_tree(tar, folder / part, part)
+                _add_end(tar)
             file.flush()
             os.fsync(file.fileno())
         os.link(partial, archive)  # unlike a rename, this replaces nothing
@@ -70,10 +74,9 @@ def restore(archive, folder, clock=time.time):
     try:
         try:
             with tarfile.open(archive, "r:") as tar:
-                tar.extractall(partial, filter="data")
+                tar.extractall(partial, _checked(tar, archive), filter="data")
         except tarfile.TarError as error:
             raise RefusedError(f"{archive}: is no backup of a platform, or is damaged: {error}") from None
-        _must_hold_platform(partial, f"{archive}: is no backup of a platform")
         complete = go_on(partial, clock, offline=offline_keys(folder / "keys"))
         sync_tree(partial)
         partial.chmod(0o755)
@@ -126,9 +129,9 @@ def _database(folder):
     return PostgreSQLDatabase(dsn.read_text().strip()) if dsn.exists() else Database(folder / "platform.db")
 
 
-def _must_hold_platform(folder, message=None):
-    if not any((folder / name).exists() for name in ("platform.db", "postgresql")):
-        raise RefusedError(message or f"{folder}: holds no platform; make one: vmhost cloud init {folder}")
+def _must_hold_platform(folder):
+    if not any((folder / name).exists() for name in _TABLES):
+        raise RefusedError(f"{folder}: holds no platform; make one: vmhost cloud init {folder}")
 
 
 def _add_tables(tar, folder):
@@ -142,6 +145,30 @@ def _add_tables(tar, folder):
             with contextlib.closing(database.connect()) as tables:
                 tables.backup(copy)
         tar.add(Path(scratch) / "platform.db", "platform.db")
+
+
+def _add_end(tar):
+    count = str(len(tar.getmembers())).encode()
+    end = tarfile.TarInfo(_END)
+    end.size = len(count)
+    tar.addfile(end, io.BytesIO(count))
+
+
+def _checked(tar, archive):
+    """The members of a backup that is all there, the end left out. A tar file that was cut off between two members
+    looks whole. RefusedError."""
+    members = tar.getmembers()
+    for each in members:
+        top = each.name.partition("/")[0]
+        is_file = each.isreg() and not each.issparse()
+        if not (is_file and each.name in (*_TABLES, _END) or top in _PARTS and (is_file or each.isdir())):
+            raise RefusedError(f"{archive}: is no backup of a platform: it has {each.name[:100]!r}")
+    if not any(each.name in _TABLES for each in members):
+        raise RefusedError(f"{archive}: is no backup of a platform: it has no tables")
+    end = members.pop()
+    if end.name != _END or tar.extractfile(end).read(20) != str(len(members)).encode():
+        raise RefusedError(f"{archive}: its end is missing; copy the backup again, or take another one")
+    return members
 
 
 def _add_tree(tar, path, name):

@@ -25,6 +25,7 @@ def version_line():
 
 def main():
     """Runs the process's own command line and returns its exit code."""
+    _hold_closed_streams()
     if sys.argv[1:] == ["--version"]:
         return _print_version()
     usual = signal.getsignal(signal.SIGINT)
@@ -35,6 +36,18 @@ def main():
     if usual is signal.default_int_handler:
         signal.signal(signal.SIGINT, usual)
     return run()
+
+
+def _hold_closed_streams():
+    """Standard streams that the caller has closed lead nowhere. Else files that this process opens would have their
+    descriptors, and get what C code and signal handlers write to stderr."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - until the end
 
 
 def _print_version():

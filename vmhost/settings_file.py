@@ -13,6 +13,9 @@ from vmhost.bytecode.fields import shown
 from vmhost.bytecode.schema import validator
 from vmhost.errors import ConfigurationError
 
+_MAX_BYTES = 16 << 20
+_MAX_VALUES = 1_000_000  # with those that aliases repeat, which may be exponentially many
+
 
 class SettingsFile:
     """The settings in the file at `path`: `values`, the line of each key, and the problems found so far.
@@ -86,7 +89,11 @@ class Problems:
 def _parse(path):
     """The values in the file, and the line of each key by its path."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise ConfigurationError(f"{path}: expected at most {_MAX_BYTES >> 20} MiB of settings")
+        text = data.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from error
     try:
@@ -121,6 +128,8 @@ def _small(value):
 
 
 def _note_lines(node, where, lines, path):
+    if len(lines) > _MAX_VALUES:
+        raise ConfigurationError(f"{path}: expected at most {_MAX_VALUES:,} values; aliases (*name) repeat theirs")
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             inner = (*where, key.value)

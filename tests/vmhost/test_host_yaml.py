@@ -116,6 +116,15 @@ def test_all_problems_come_at_once(tmp_path):
     assert len(str(caught.value).splitlines()) == 2
 
 
+def test_a_file_is_bounded_with_what_its_aliases_repeat(tmp_path):
+    layers = ["a0: &a0 [0, 0, 0, 0, 0, 0, 0, 0]"]
+    layers += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 8)}]" for n in range(1, 12)]
+    with pytest.raises(ConfigurationError, match="at most 1,000,000 values; aliases"):
+        read_host_yaml(write(tmp_path, "\n".join(layers)))
+    with pytest.raises(ConfigurationError, match="/dev/zero: expected at most 16 MiB"):
+        read_host_yaml("/dev/zero")
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(vmhost.ConfigurationError, match="host.yaml: cannot be read"):
         read_host_yaml(tmp_path / "host.yaml")

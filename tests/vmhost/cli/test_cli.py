@@ -253,6 +253,27 @@ def test_the_version_that_nobody_reads_or_that_has_no_room(tmp_path):
     assert (ended.returncode, ended.stderr) == (failures.PIPE_CLOSED, b"")
 
 
+def test_closed_standard_streams_are_no_files_of_the_command(task_folder, tmp_path):
+    bundle, opened = str(tmp_path / "a.vmb"), str(tmp_path / "opened")
+    assert main(["compile", str(task_folder), "-o", bundle]) == failures.DONE
+    program = f"""if True:
+        import os, sys
+        from vmhost.command import main
+        status = main()
+        os.close(os.open({opened!r}, os.O_RDWR | os.O_CREAT))
+        for number in range(3):
+            print(os.readlink(f"/proc/self/fd/{{number}}"), file=open({opened!r}, "a"))
+        sys.exit(status)"""
+    closing = ["sh", "-c", 'exec "$0" "$@" <&- 2>&-']
+    arguments = ["run", bundle, "--allow-unsigned", "--input", '{"name": "Ada"}']
+    ended = subprocess.run(
+        [*closing, sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, cwd=ROOT, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (failures.DONE, b'"hello Ada"\n')
+    stdin, _, stderr = (tmp_path / "opened").read_text().splitlines()
+    assert (stdin, stderr) == (os.devnull, os.devnull)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

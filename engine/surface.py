@@ -58,7 +58,7 @@ DIFFERENT = {
         ),
         "Generator": (
             "floating numbers agree with NumPy's to rounding; a single one is an array of no dimensions, not a float;"
-            " parameters that are NaN are refused; bounds in lists and arrays lie within 64 bits"
+            " bounds in lists and arrays lie within 64 bits"
         ),
         "RandomState": (
             "takes a seed, no bit generator; without binomial, f, geometric, hypergeometric, logseries, multinomial,"

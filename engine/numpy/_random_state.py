@@ -43,8 +43,12 @@ _POISSON_MAX = 9.223372006484771e18
 
 
 def _is_not_negative(values):
-    """-0.0 is negative here, as in NumPy."""
-    return (values >= 0) & ~_a.signbit(values)
+    """-0.0 is negative here, and NaN is not, as in NumPy."""
+    return ~_a.signbit(values) | _a.isnan(values)
+
+
+def _is_positive(values):
+    return ~(values <= 0)
 
 
 def _checked(values, right, sentence):
@@ -444,7 +448,7 @@ class RandomState:
 
     def _with_positive(self, size, a, function, name="a", strictly=True):
         (a,) = _numbers(a)
-        _checked(a, (lambda a: a > 0) if strictly else _is_not_negative, f"{name} <= 0" if strictly else f"{name} < 0")
+        _checked(a, _is_positive if strictly else _is_not_negative, f"{name} <= 0" if strictly else f"{name} < 0")
         return self._drawn(size, function, a)
 
     def pareto(self, a, size=None):
@@ -544,12 +548,12 @@ class RandomState:
 
     def chisquare(self, df, size=None):
         (df,) = _numbers(df)
-        _checked(df, lambda df: df > 0, "df <= 0")
+        _checked(df, _is_positive, "df <= 0")
         return self._each_element(size, lambda df: 2.0 * self._gamma(df / 2.0), df)
 
     def standard_t(self, df, size=None):
         (df,) = _numbers(df)
-        _checked(df, lambda df: df > 0, "df <= 0")
+        _checked(df, _is_positive, "df <= 0")
 
         def one(df):
             normal = self._normal()
@@ -559,11 +563,11 @@ class RandomState:
 
     def beta(self, a, b, size=None):
         a, b = _numbers(a, b)
-        _checked(a, lambda a: a > 0, "a <= 0")
-        _checked(b, lambda b: b > 0, "b <= 0")
+        _checked(a, _is_positive, "a <= 0")
+        _checked(b, _is_positive, "b <= 0")
 
         def one(a, b):
-            if a > 1.0 or b > 1.0:
+            if not (a <= 1.0 and b <= 1.0):
                 first = self._gamma(a)
                 return first / (first + self._gamma(b))
             while True:  # Johnk (1964)
@@ -582,7 +586,7 @@ class RandomState:
         alpha = _a.asarray(alpha, dtype=float)
         if alpha.ndim != 1:
             raise ValueError("alpha must be a one-dimensional sequence")
-        _checked(alpha, lambda alpha: alpha > 0, "alpha <= 0")
+        _checked(alpha, _is_positive, "alpha <= 0")
         shape = () if size is None else _shape(size)
         gammas = self.standard_gamma(_a.broadcast_to(alpha, shape + alpha.shape))
         return gammas / gammas.sum(axis=-1, keepdims=True)

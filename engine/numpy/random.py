@@ -273,6 +273,8 @@ class Generator:
     def _draw(self, kind, size, parameters=(), dtype=None, out=None):
         """Draws an array of shape `size` (None: the parameters' shape; a number if all are numbers)."""
         dtype = _a.float64 if dtype is None else dtype
+        if any(_a.isnan(parameter).any() for parameter in parameters):
+            return self._draw_of_nan(kind, size, parameters, dtype, out)
         shape = None if size is None else _shape(size)
         if shape is None and out is not None:
             shape = out.shape
@@ -301,6 +303,17 @@ class Generator:
         result = _a.empty(() if shape is None else shape, dtype)
         self.bit_generator._fill(kind, parameters, result)
         return result[()] if shape is None else result
+
+    def _draw_of_nan(self, kind, size, parameters, dtype, out):
+        """A draw with parameters that are NaN: so are the elements that have them."""
+        missing = _a.bool_(False)
+        for parameter in parameters:
+            missing = missing | _a.isnan(parameter)
+        result = self._draw(kind, size, tuple(_a.where(_a.isnan(each), 1.0, each) for each in parameters), dtype, out)
+        if result.ndim or out is not None:
+            result[_a.broadcast_to(missing, result.shape)] = float("nan")
+            return result
+        return result * _a.asarray(float("nan"), dtype=dtype)[()]
 
     # ---- uniform, normal and derived distributions
     def random(self, size=None, dtype=float, out=None):
@@ -443,6 +456,8 @@ class Generator:
         if alpha.ndim != 1:
             raise ValueError("alpha must be a one-dimensional sequence")
         shape = alpha.shape if size is None else (*_shape(size), len(alpha))
+        if _a.isnan(alpha).any():
+            return _a.full(shape, float("nan"))
         positive = alpha > 0
         if not len(alpha) or not positive.all():  # the share of a parameter of 0 is 0
             result = _a.zeros(shape)
@@ -478,13 +493,13 @@ class Generator:
         return self._draw(_POISSON, size, (lam,), _a.int64)
 
     def binomial(self, n, p, size=None):
-        return self._draw(_BINOMIAL, size, (_a.floor(_positive(n, "n")), _probability(p)), _a.int64)
+        return self._draw(_BINOMIAL, size, (_a.floor(_count(n)), _probability(p)), _a.int64)
 
     def negative_binomial(self, n, p, size=None):
         p = _probability(p)
         if (p <= 0).any():
             raise ValueError("p <= 0, p > 1 or p contains NaNs")
-        return self._draw(_NEGATIVE_BINOMIAL, size, (_positive(n, "n", True), p), _a.int64)
+        return self._draw(_NEGATIVE_BINOMIAL, size, (_count(n, True), p), _a.int64)
 
     def geometric(self, p, size=None):
         p = _probability(p)
@@ -761,9 +776,16 @@ def _parameter(value):
 
 def _positive(value, name, strictly=False):
     value = _parameter(value)
-    right = value > 0 if strictly else (value >= 0) & ~_a.signbit(value)  # -0.0 is negative, as in NumPy
-    if not (right if right.ndim == 0 else right.all()):
+    wrong = value <= 0 if strictly else _a.signbit(value) & ~_a.isnan(value)  # -0.0 is negative, as in NumPy
+    if wrong if wrong.ndim == 0 else wrong.any():
         raise ValueError(f"{name} <= 0" if strictly else f"{name} < 0")
+    return value
+
+
+def _count(value, strictly=False):
+    value = _positive(value, "n", strictly)
+    if _a.isnan(value).any():
+        raise ValueError("n must not be NaN")
     return value
 
 

@@ -298,3 +298,66 @@ def test_draws_of_any_kind_after_any_other(backend):
             there["buffer_pos"],
         )
         numpy.testing.assert_array_equal(here["state"]["counter"], there["state"]["counter"])
+
+
+NAN = float("nan")
+# Distribution -> parameters, each of which may be NaN.
+MAYBE_NAN = {
+    "beta": (2.0, 3.0),
+    "chisquare": (2.0,),
+    "exponential": (2.0,),
+    "f": (2.0, 3.0),
+    "gamma": (2.0, 3.0),
+    "gumbel": (0.0, 1.0),
+    "laplace": (0.0, 1.0),
+    "logistic": (0.0, 1.0),
+    "lognormal": (0.0, 1.0),
+    "noncentral_chisquare": (2.0, 3.0),
+    "noncentral_f": (2.0, 3.0, 4.0),
+    "normal": (0.0, 1.0),
+    "pareto": (2.0,),
+    "power": (2.0,),
+    "rayleigh": (2.0,),
+    "standard_gamma": (2.0,),
+    "standard_t": (2.0,),
+    "triangular": (0.0, 1.0, 2.0),
+    "vonmises": (0.0, 1.0),
+    "wald": (1.0, 2.0),
+    "weibull": (2.0,),
+}
+
+
+@each("name", MAYBE_NAN)
+def test_a_parameter_that_is_nan_makes_nan(name):
+    values = MAYBE_NAN[name]
+    for at in range(len(values)):
+        one = [NAN if i == at else value for i, value in enumerate(values)]
+        some = [[value, NAN, value] if i == at else value for i, value in enumerate(values)]
+        for draw in (getattr(np.random.default_rng(3), name), getattr(np.random.RandomState(3), name, None)):
+            if draw is None:
+                continue
+            assert numpy.isnan(numpy.asarray(draw(*one))).all()
+            assert numpy.isnan(numpy.asarray(draw(*one, size=(2, 2)))).tolist() == [[True] * 2] * 2
+            assert numpy.isnan(numpy.asarray(draw(*some))).tolist() == [False, True, False]
+    out = np.zeros(2, "f4")
+    assert np.isnan(np.random.default_rng(3).standard_gamma(NAN, dtype="f4", out=out)).all() and np.isnan(out).all()
+
+
+def test_counts_that_are_nan_are_refused_and_shares_are_nan():
+    for make in (np.random.default_rng, np.random.RandomState):
+        assert numpy.isnan(numpy.asarray(make(3).dirichlet([NAN, 1.0], 2))).tolist() == [[True] * 2] * 2
+        for wrong in (lambda rng: rng.poisson(NAN), lambda rng: rng.poisson([1, NAN])):
+            with pytest.raises(ValueError, match="lam"):
+                wrong(make(3))
+    rng = np.random.default_rng(3)
+    for wrong in (
+        lambda: rng.binomial(NAN, 0.5),
+        lambda: rng.binomial(5, NAN),
+        lambda: rng.negative_binomial(NAN, 0.5),
+        lambda: rng.geometric(NAN),
+        lambda: rng.zipf(NAN),
+        lambda: rng.multinomial(5, [NAN, 0.5]),
+        lambda: rng.choice(2, p=[NAN, 0.5]),
+    ):
+        with pytest.raises(ValueError):
+            wrong()

@@ -382,6 +382,15 @@ REFUSED = [
         "gives a tensor of shape (2*n, 3) in one case and (n, 3) in the other",
     ),
     (
+        """ranks (float[2, 3] x, bool c) => (float[m, 3] y) {
+            y = If (c) < then_branch = a () => (float[2, 3] t) { t = Neg(x) },
+                else_branch = b () => (float[3] u) { u = ReduceSum <keepdims = 0> (x, axes) }>
+        }""",
+        {"axes": numpy.array([0])},
+        "If",
+        "gives a tensor of shape (2, 3) in one case and (3,) in the other, by a condition computed at run time; export",
+    ),
+    (
         """kinds (float[3] x, bool c) => (float[3] y) {
             y = If (c) < then_branch = a () => (float[3] t) { t = Neg(x) },
                 else_branch = b () => (double[3] u) { u = Cast <to = 11> (x) }>

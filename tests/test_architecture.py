@@ -249,7 +249,8 @@ def test_the_guest_imports_the_standard_library_only():
 def test_what_the_packages_import_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    known = ("models", "bench", "cel", "cloud", "coverage", "operations", "parquet", "tunnel-postgresql", "web")
+    known = ("models", "bench", "cel", "cloud", "coverage", "dask", "joblib", "operations", "parquet", "web")
+    known += ("tunnel-postgresql",)
     declared, extra = (
         {re.match(r"[\w-]+", line)[0].lower() for line in lines}
         for lines in (project["dependencies"], sum(map(extras.get, known), []))

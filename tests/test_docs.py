@@ -150,6 +150,17 @@ def executor(text, folder, capfd):
     assert output == "7.0\n[5.0, 9.0]\n"
 
 
+def with_joblib(text, folder, capfd):
+    assert run_script(folder, text) == "[5, 25]\n"
+
+
+def with_dask(text, folder, capfd):
+    text = text.replace("dask.compute(", "print(dask.compute(").rstrip() + ")\n"
+    main = f"if __name__ == '__main__':\n    rows = [1, 2]\n{textwrap.indent(text, '    ')}"
+    program = f"import dask\nimport vmhost.dask\n\n\ndef score(row):\n    return row + 1\n\n\n{main}"
+    assert run_script(folder, program) == "(2, 3)\n"
+
+
 def the_host(text, folder, capfd):
     first, _, rest = text.partition("\n\n")
     output = run_script(
@@ -823,6 +834,8 @@ BLOCKS = {
     ("docs/engine.md", 'model = engine.load("decoder")'): shown_only,  # tests/engine/test_decoder_caches.py
     ("docs/engine.md", "from vmhost.engine import library"): engine_settings,
     ("docs/executor.md", "import vmhost"): executor,
+    ("docs/executor.md", "import joblib"): with_joblib,
+    ("docs/executor.md", "with vmhost.dask"): with_dask,
     ("docs/executor.md", "# /// script"): script_with_packages,
     ("docs/executor.md", "vmhost record"): shown_only,  # tests/vmhost/test_executor_packages.py
     ("docs/host-yaml.md", "trust: keys"): host_yaml,

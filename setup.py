@@ -52,7 +52,7 @@ def extensions():
                 *native_build.LANGUAGE,
                 *part.optimize,
                 *part.flags,
-                "-g",
+                native_build.SYMBOLS,
                 *native_build.HIDDEN,
                 *part.warning_flags(),
                 *sanitize,

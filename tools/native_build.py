@@ -36,6 +36,7 @@ LIBMVEC = X86_64 and LIBC == "glibc" and tuple(map(int, LIBC_VERSION.split(".")[
 
 LANGUAGE = ["-std=c11"]
 DEFINES = {"_GNU_SOURCE": "1"}
+SYMBOLS = "-g1"  # functions and lines; variables would take as long again to compile
 HIDDEN = ["-fvisibility=hidden"]  # except for test programs, which have a separate library
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes"]
 # CPython's signatures (slots, METH_NOARGS) force parameters that a function does not read.
@@ -66,6 +67,10 @@ if LIBMVEC:
 # Debian's Python compiles with -fno-strict-overflow, which makes lookups 5 % slower. These kernels need no wrapping,
 # because they compute with row numbers and offsets, and hash unsigned numbers.
 OWN_FLAGS = {f"{backend}/embedding.c": ["-fstrict-overflow"] for backend in ("portable", *INSTRUCTIONS)}
+# On x86-64 only CPUs without AVX2 run these, and -O3 takes much longer to compile than -O2.
+if X86_64:
+    large = "casts comparisons complexes divisors elementwise floats gemm integers reduce"
+    OWN_FLAGS.update({f"portable/{kernels}.c": ["-O2"] for kernels in large.split()})
 # Results must equal NumPy's, so no contraction to fused multiply-add. The engine reads neither errno nor the
 # floating-point exception flags.
 ARITHMETIC = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]

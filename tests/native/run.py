@@ -110,7 +110,7 @@ class Build:
             *(f"-I{folder}" for folder in part.folders),
             *part.optimize,
             *part.flags,
-            "-g",
+            native_build.SYMBOLS,
             "-pthread",
             *part.warning_flags(),
             *flags,

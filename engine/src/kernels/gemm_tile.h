@@ -408,38 +408,53 @@ static void F(pack_b)(int64_t k, int64_t count, const char *b, int64_t b_row, ch
 }
 #endif
 
-/* ---- a kernel for each number of rows, 1 to ROWS, and of vectors, selected by the tile */
+/* ---- a kernel for each number of rows, 1 to ROWS, and of vectors, selected by the tile. Each is a function of its
+ * own: compiling all as one function takes much longer. */
+#define APART __attribute__((noinline, unused))
+#define KERNELS(BLOCK, PARAMETERS, n, ...) \
+    static APART void F(BLOCK##_##n##_whole) PARAMETERS { F(BLOCK)(__VA_ARGS__, n > ROWS ? 1 : n, 2, true); } \
+    static APART void F(BLOCK##_##n##_wide) PARAMETERS { F(BLOCK)(__VA_ARGS__, n > ROWS ? 1 : n, 2, false); } \
+    static APART void F(BLOCK##_##n##_narrow) PARAMETERS { F(BLOCK)(__VA_ARGS__, n > ROWS ? 1 : n, 1, false); }
 #define CASE(BLOCK, n, ...) \
     case n: \
         if (n > ROWS) \
             __builtin_unreachable(); \
         if (tile->columns == 2 * LANES) \
-            BLOCK(__VA_ARGS__, n > ROWS ? 1 : n, 2, true); \
+            F(BLOCK##_##n##_whole)(__VA_ARGS__); \
         else if (tile->columns > LANES) \
-            BLOCK(__VA_ARGS__, n > ROWS ? 1 : n, 2, false); \
+            F(BLOCK##_##n##_wide)(__VA_ARGS__); \
         else \
-            BLOCK(__VA_ARGS__, n > ROWS ? 1 : n, 1, false); \
+            F(BLOCK##_##n##_narrow)(__VA_ARGS__); \
         break;
-/* BLOCK(..., rows, vectors, whole) */
+/* Defines NAME, which calls BLOCK(..., rows, vectors, whole). */
 /* clang-format off */
-#define CALL(BLOCK, ...) \
-    enum { LANES = sizeof(F(vec)) / sizeof(E) }; \
-    switch (tile->rows) { \
-        CASE(BLOCK, 1, __VA_ARGS__) CASE(BLOCK, 2, __VA_ARGS__) CASE(BLOCK, 3, __VA_ARGS__) \
-        CASE(BLOCK, 4, __VA_ARGS__) CASE(BLOCK, 5, __VA_ARGS__) CASE(BLOCK, 6, __VA_ARGS__) \
-        CASE(BLOCK, 7, __VA_ARGS__) CASE(BLOCK, 8, __VA_ARGS__) CASE(BLOCK, 9, __VA_ARGS__) \
-        CASE(BLOCK, 10, __VA_ARGS__) CASE(BLOCK, 11, __VA_ARGS__) CASE(BLOCK, 12, __VA_ARGS__) \
-        CASE(BLOCK, 13, __VA_ARGS__) CASE(BLOCK, 14, __VA_ARGS__) \
+#define SELECTOR(NAME, BLOCK, PARAMETERS, ...) \
+    KERNELS(BLOCK, PARAMETERS, 1, __VA_ARGS__) KERNELS(BLOCK, PARAMETERS, 2, __VA_ARGS__) \
+    KERNELS(BLOCK, PARAMETERS, 3, __VA_ARGS__) KERNELS(BLOCK, PARAMETERS, 4, __VA_ARGS__) \
+    KERNELS(BLOCK, PARAMETERS, 5, __VA_ARGS__) KERNELS(BLOCK, PARAMETERS, 6, __VA_ARGS__) \
+    KERNELS(BLOCK, PARAMETERS, 7, __VA_ARGS__) KERNELS(BLOCK, PARAMETERS, 8, __VA_ARGS__) \
+    KERNELS(BLOCK, PARAMETERS, 9, __VA_ARGS__) KERNELS(BLOCK, PARAMETERS, 10, __VA_ARGS__) \
+    KERNELS(BLOCK, PARAMETERS, 11, __VA_ARGS__) KERNELS(BLOCK, PARAMETERS, 12, __VA_ARGS__) \
+    KERNELS(BLOCK, PARAMETERS, 13, __VA_ARGS__) KERNELS(BLOCK, PARAMETERS, 14, __VA_ARGS__) \
+    static void F(NAME) PARAMETERS \
+    { \
+        enum { LANES = sizeof(F(vec)) / sizeof(E) }; \
+        switch (tile->rows) { \
+            CASE(BLOCK, 1, __VA_ARGS__) CASE(BLOCK, 2, __VA_ARGS__) CASE(BLOCK, 3, __VA_ARGS__) \
+            CASE(BLOCK, 4, __VA_ARGS__) CASE(BLOCK, 5, __VA_ARGS__) CASE(BLOCK, 6, __VA_ARGS__) \
+            CASE(BLOCK, 7, __VA_ARGS__) CASE(BLOCK, 8, __VA_ARGS__) CASE(BLOCK, 9, __VA_ARGS__) \
+            CASE(BLOCK, 10, __VA_ARGS__) CASE(BLOCK, 11, __VA_ARGS__) CASE(BLOCK, 12, __VA_ARGS__) \
+            CASE(BLOCK, 13, __VA_ARGS__) CASE(BLOCK, 14, __VA_ARGS__) \
+        } \
     }
-/* clang-format on */
-
 #if PACKED
-INLINE void F(packed_tile)(const vme_gemm_tile *tile){CALL(F(packed_block), tile)}
+SELECTOR(packed_tile, packed_block, (const vme_gemm_tile *tile), tile)
 #endif
-INLINE void F(strided_tile)(const vme_gemm_tile *tile)
-{
-    CALL(F(strided_block), tile)
-}
+SELECTOR(strided_tile, strided_block, (const vme_gemm_tile *tile), tile)
+#if LAYERS
+SELECTOR(layer_tile, layer_block, (const vme_gemm_tile *tile, const vme_gemm_layer *layer), tile, layer)
+#endif
+/* clang-format on */
 
 static void F(tile)(const vme_gemm_tile *tile)
 {
@@ -452,9 +467,8 @@ static void F(tile)(const vme_gemm_tile *tile)
     F(strided_tile)(tile);
 }
 
-#if LAYERS
-static void F(layer_tile)(const vme_gemm_tile *tile, const vme_gemm_layer *layer) { CALL(F(layer_block), tile, layer) }
-#endif
+#undef APART
+#undef KERNELS
+#undef SELECTOR
 #undef CASE
-#undef CALL
 #undef F

@@ -761,7 +761,7 @@ ARG_TRUTH(min, 0, first_false)
 
 /* ---- truth */
 #define TRUTH(name, is_true) \
-    static inline int32_t count_block_##name(int64_t n, const char *in, int64_t step) \
+    static __attribute__((noinline)) int32_t count_block_##name(int64_t n, const char *in, int64_t step) \
     { \
         int32_t count = 0; \
         if (step == sizeof(e_##name)) { \
@@ -808,7 +808,7 @@ TRUTH(c64, (x.re != 0) | (x.im != 0))
 TRUTH(c128, (x.re != 0) | (x.im != 0))
 
 /* Bytes: each lane counts up to 255 before the lanes are summed. */
-static inline int32_t count_block_u8(int64_t n, const char *in, int64_t step)
+static __attribute__((noinline)) int32_t count_block_u8(int64_t n, const char *in, int64_t step)
 {
     int32_t count = 0;
     if (step != 1) {

@@ -376,6 +376,28 @@ def test_what_was_handed_over_is_not_again_where_the_disk_is_full(tmp_path, monk
     assert receiver.keys == ["ann"] and full[0] == -1
 
 
+def test_a_wait_without_an_end_ends_where_the_store_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("vmhost.pipeline.reach.sending._STORE_RETRY_S", 0.001)
+    receiver, is_full = Receiver(), [True]
+    with open_reach(tmp_path, receiver) as pipeline:
+        end = pipeline.reach.queue.end
+
+        def ends(*arguments):
+            if is_full[0]:
+                raise StoreFullError("no space left on the device")
+            return end(*arguments)
+
+        pipeline.reach.queue.end = ends
+        pipeline.append_many(leaves("ann"))
+        with pytest.raises(StoreFullError):
+            pipeline.reach.wait()
+        assert not pipeline.reach.wait(0.01)
+        is_full[0] = False
+        until(lambda: pipeline.reach.wait(0.5))
+        assert pipeline.reach.wait()
+    assert receiver.keys == ["ann"]
+
+
 def test_a_line_whose_sync_fails_is_there_once_after_the_next_try(tmp_path, monkeypatch):
     log, sync, left = TrackingLog(tmp_path, "lines.jsonl"), os.fsync, [1]
 

@@ -188,7 +188,8 @@ class Reach:
 
     def wait(self, timeout_s=None):
         """Waits until every match and result stored so far is sent, ended, or due in more than `timeout_s` (in a
-        replay: due after its last event). Returns False after `timeout_s`. StoreError."""
+        replay: due after its last event). Returns False after `timeout_s`; without one, StoreError while the
+        store cannot be written. The channels go on by themselves once it can."""
         if not self._threads:
             return True
         self._database.flush()
@@ -203,7 +204,11 @@ class Reach:
                 if self._wake.wait_for(lambda: self._is_done(position, until_ms), _INTERRUPT_S):
                     return True
             interrupts.check()
-            if end_s is not None and time.monotonic() >= end_s:
+            if end_s is None:
+                for sender in self._senders.values():
+                    if sender.store_error is not None:
+                        raise sender.store_error
+            elif time.monotonic() >= end_s:
                 return False
 
     def _is_done(self, position, until_ms):
@@ -319,12 +324,13 @@ class Reach:
                     self._woken[name] = False
                 self._look_at_the_clock()
                 more = self._take_matches(name)
+                self._senders[name].store_error = None
                 if self._senders[name].send_next() or more:
                     continue
                 self._sweep(name)
                 self._rest(name)
             except StoreError as error:
-                self._senders[name].waits = str(error)
+                self._senders[name].waits, self._senders[name].store_error = str(error), error
                 self._closing.wait(_IDLE_S)
             except Exception:
                 _log.exception("%s: the channel failed", name)

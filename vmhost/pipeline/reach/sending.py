@@ -28,6 +28,7 @@ class Sender:
         self._changed, self._wake, self._closing = changed, wake, closing
         self.counts = dict.fromkeys(queue.WORDS, 0)
         self.waits = None  # why the channel waits; None while it does not
+        self.store_error = None  # of its last write; None after one that succeeded
         self.busy = None  # the person whose message is being sent
         self.paused_ms = 0  # nothing is sent before this time
         self._failures = 0  # in a row
@@ -40,9 +41,11 @@ class Sender:
         """Calls `store()`, again while it raises StoreError: a full disk must not cause a message to be sent twice."""
         while True:
             try:
-                return store()
+                kept = store()
+                self.store_error = None
+                return kept
             except StoreError as error:
-                self.waits = str(error)
+                self.waits, self.store_error = str(error), error
                 if self._closing.wait(_STORE_RETRY_S):
                     raise
 

@@ -123,8 +123,9 @@ def devices(there):
         persistently(lambda: there.take_report(device, SECRETS[device], {"epoch": "e", "number": 1, "tasks": [counts]}))
         crash = {"id": "1", "fingerprint": "ab" * 16, "task": TASK, "version": "1.0.0", "title": "SIGSEGV"}
         persistently(lambda: there.take_crash(device, SECRETS[device], crash))
-    release = there.releases.release(1)
-    persistently(lambda: release.state == "rolled_back" or there.releases.act(1, "roll_back", "ann", "wrong"))
+    persistently(  # what failed is read again, as another Release
+        lambda: there.releases.release(1).state == "rolled_back" or there.releases.act(1, "roll_back", "ann", "wrong")
+    )
     persistently(there.sync_metadata)
 
 

@@ -107,7 +107,7 @@ class Host:
                 folder is not None,
                 None,
             )  # the second is made with the first model; if that fails, none is kept
-            self.crashes = _crashes_before(native, folder, self._policy) if folder is not None else ()
+            self.crashes = _crashes_before(native, folder, self) if folder is not None else ()
             start_service(self._policy, native, folder, functions_now, self._own, codec)
         except BaseException:
             if self._service is not None:
@@ -164,6 +164,8 @@ class Host:
         self._trust = _trust_store(settings.trust)
         self._allow_unsigned, self._policy, self._settings = settings.allow_unsigned, settings.policy, settings
         self._functions, self._service.policy = dict(settings.functions), settings.policy
+        if self._state is not None and (notes := _crash_notes()) is not None:
+            notes.mask_again()
         for bundle in self._from_file.keys() - set(settings.load):
             with contextlib.suppress(KeyError):
                 self.unload(self._from_file.pop(bundle))
@@ -529,7 +531,7 @@ def _crash_notes():
     return crash_notes
 
 
-def _crashes_before(native, folder, policy):
+def _crashes_before(native, folder, host):
     """The crashes in the breadcrumbs of the last process with this state folder, which this process now takes over."""
     found, error = native.crash_open(folder.crash_map)
     notes = _crash_notes()
@@ -539,7 +541,10 @@ def _crashes_before(native, folder, policy):
     elif error:
         _log.warning("%s: crashes will not be traced: %s", folder.crash_map, os.strerror(error))
     elif moved:
-        notes.begin(native, folder, policy.masking())
+        from vmhost.masking import CurrentMasking
+
+        there = weakref.ref(host)  # the notes outlast it
+        notes.begin(native, folder, CurrentMasking(lambda: host._policy if (host := there()) is not None else None))
     crashes = []
     for entry in found:
         try:

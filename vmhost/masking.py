@@ -184,6 +184,28 @@ class Masking:
         return text
 
 
+class CurrentMasking:
+    """Masks as the Masking of `policy()` does, a host's Policy, which `Host.reload` may replace. It stays as it is when
+    that is None."""
+
+    def __init__(self, policy: "Any") -> None:
+        self._policy, self._made = policy, (None, None)
+
+    @property
+    def now(self) -> Masking:
+        """The Masking; another object whenever the policy is another one."""
+        policy = self._policy()
+        if policy is not None and policy is not self._made[0]:
+            self._made = policy, policy.masking()
+        return self._made[1]
+
+    def value(self, value: "Any", secrets: dict[str, str], pack_other: "Any" = None) -> "Any":
+        return self.now.value(value, secrets, pack_other)
+
+    def text(self, text: str, secrets: Mapping[str, str] = {}) -> str:  # noqa: B006 - read only
+        return self.now.text(text, secrets)
+
+
 def _packed():
     """The class Packed; None where no value can be one, as the native core is not loaded."""
     module = sys.modules.get("vmhost.packed")

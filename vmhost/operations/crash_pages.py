@@ -4,6 +4,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import Route
 
+from vmhost.masking import CurrentMasking
 from vmhost.operations.crash_reports import CrashFolder, grouped
 
 
@@ -11,7 +12,8 @@ class Crashes:
     """Shows the reports in the state folder of `host` by `render(template name, values)`."""
 
     def __init__(self, host, render):
-        self._folder = CrashFolder(host.state, masking=host.policy.masking()) if host.state is not None else None
+        masking = CurrentMasking(lambda: host.policy)
+        self._folder = CrashFolder(host.state, masking=masking) if host.state is not None else None
         self._render = render
 
     def routes(self):

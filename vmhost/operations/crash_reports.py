@@ -17,10 +17,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from vmhost.masking import Masking
+from vmhost.masking import CurrentMasking, Masking
 from vmhost.operations.posting import post
 
 _log = logging.getLogger("vmhost")
@@ -94,15 +94,16 @@ class CrashGroup:
 
 
 class CrashFolder:
-    """The reports in the folder `crashes` of the state folder `state`. `masking`: masks more than the host did when it
-    wrote its log. `webhook`: an http(s) address that gets each new report, as JSON by POST. `senders`: further
-    receivers by name, called on a thread; they may raise OSError or ValueError (`sentry.Sentry.send`)."""
+    """The reports in the folder `crashes` of the state folder `state`. `masking` (a Masking or CurrentMasking): masks
+    more than the host did when it wrote its log, and than reports were when they were made. `webhook`: an http(s)
+    address that gets each new report, as JSON by POST. `senders`: further receivers by name, called on a thread; they
+    may raise OSError or ValueError (`sentry.Sentry.send`)."""
 
     def __init__(
         self,
         state: str | os.PathLike[str],
         *,
-        masking: Masking | None = None,
+        masking: Masking | CurrentMasking | None = None,
         webhook: str | None = None,
         senders: dict[str, Callable[[CrashReport], None]] | None = None,
     ) -> None:
@@ -146,7 +147,8 @@ class CrashFolder:
         found = []
         for path in sorted(self.folder.glob("*.json"), reverse=True):
             try:
-                found.append(_report(json.loads(path.read_text("utf-8"))))
+                report = _report(json.loads(path.read_text("utf-8")))
+                found.append(replace(report, log=tuple(map(self._masking.text, report.log))))
             except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
                 _log.error("%s: not a report of a crash: %s: %s", path, type(error).__name__, error)
         return tuple(sorted(found, key=lambda report: report.time, reverse=True))
@@ -221,7 +223,7 @@ def grouped(reports: Iterable[CrashReport]) -> tuple[CrashGroup, ...]:
 # -- dumps -----------------------------------------------------------------------------------------------------------
 
 
-def read_dump(text: str, written: float, masking: Masking) -> CrashReport:
+def read_dump(text: str, written: float, masking: Masking | CurrentMasking) -> CrashReport:
     """The report for a dump's text; `written`: the file's time. ValueError: not a dump."""
     head, *rest = re.split(r"^== (\w+)\n", text, flags=re.MULTILINE)
     first, *lines = head.splitlines()

@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping
 
 from vmhost import ConfigurationError, Host, Task, __version__
+from vmhost.masking import CurrentMasking
 from vmhost.operations.posting import post
 from vmhost.statistics import bucket_end_s
 
@@ -68,7 +69,7 @@ class OtlpExporter:
         self._spans: collections.deque[dict[str, object]] = collections.deque(maxlen=_MAX_SPANS)
         self._calls: set[object] = set()  # futures whose spans are missing yet
         self._level_before = logging.NOTSET
-        self._log = None if logs is None else _LogLines(logs, host.policy.masking())
+        self._log = None if logs is None else _LogLines(logs, CurrentMasking(lambda: host.policy))
         self._over = threading.Event()
         self._end = math.inf  # when nothing more is sent
         self._thread: threading.Thread | None = None

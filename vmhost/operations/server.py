@@ -1,11 +1,13 @@
 """Serves a host's pages and metrics from a thread of the host's process."""
 
+import contextlib
 import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable
 
 from vmhost import ConfigurationError
+from vmhost.masking import CurrentMasking
 from vmhost.operations.crash_reports import CrashFolder
 from vmhost.operations.log_tail import LogTail
 
@@ -53,26 +55,27 @@ class Dashboard:
                 f"{listen}: pages without a token are for loopback addresses, such as {DEFAULT_LISTEN}"
             )
         self.token = None if token is False else token or secrets.token_urlsafe(24)
+        masking = CurrentMasking(lambda: host.policy)
         if host.state is not None:
-            CrashFolder(host.state, masking=host.policy.masking()).collect()
+            CrashFolder(host.state, masking=masking).collect()
         self._history = History(host.statistics)
-        self._logs = LogTail(masking=host.policy.masking())
-        self._listening = web_server.listening(address, port)
-        self.address, self.port = address, self._listening.getsockname()[1]
+        self._logs = LogTail(masking=masking)
         allowed = {*names, address, *(_LOOPBACK if address in _LOOPBACK else ())}
         self.debugging = None
-        try:
+        with contextlib.ExitStack() as undo:  # undone when a later step fails
+            self._listening = web_server.listening(address, port)
+            undo.callback(self._listening.close)
+            self.address, self.port = address, self._listening.getsockname()[1]
             if host.policy.debugging.consent == "ask":
                 from vmhost.operations.debugging import Debugging
 
                 self.debugging = Debugging(host, consent=consent, logs=self._logs)
+                undo.callback(self.debugging.ledger.close)
                 self.debugging.ledger.set_address(self.url.partition("?")[0].rstrip("/"))
             self._application = application(
                 host, self._history, self._logs, self.token, allowed, self.port, self.debugging, sources
             )
-        except BaseException:
-            self._listening.close()
-            raise
+            undo.pop_all()
         self._server = self._thread = None
 
     @property

@@ -42,6 +42,12 @@ def loaded(name, version, manifest, limits):
         _notes[0].loaded(name, version, manifest, limits)
 
 
+def mask_again():
+    """The rules of the host may have changed: hides what those of today hide."""
+    if _notes:
+        _notes[0].lines("", [])
+
+
 def forget(marks):
     """Removes lines that contain one of `marks` (bytes) from the notes of this process."""
     if _notes:
@@ -75,7 +81,7 @@ class Notes(logging.Handler):
 
     def __init__(self, native, masking):
         super().__init__(logging.INFO)
-        self._masking = masking
+        self._masking, self._masked_by = masking, None  # a CurrentMasking, and the Masking of `_text`
         self._log_room, self._tasks_room = mmap.mmap(-1, _LOG_BYTES), mmap.mmap(-1, _TASKS_BYTES)
         self._text = b""
         self._tasks = {}
@@ -95,7 +101,11 @@ class Notes(logging.Handler):
             self._add([f"vmhost.task.{name}: {text}" if name else f"vmhost.vm: {text}" for _, text in lines])
 
     def _add(self, lines):
-        text = "".join(f"{self._masking.text(line[:1000])}\n" for line in lines)
+        masking = self._masking.now
+        if masking is not self._masked_by:
+            self._masked_by = masking
+            self._text = masking.text(self._text.decode("utf-8", "replace")).encode()
+        text = "".join(f"{masking.text(line[:1000])}\n" for line in lines)
         self._text = (self._text + text.encode("utf-8", "replace").replace(b"\0", b"?"))[-(_LOG_BYTES - 1) :]
         self._log_room[: len(self._text) + 1] = self._text + b"\0"
 

@@ -6,6 +6,7 @@ terminals and pages.
 
 import logging
 import re
+from dataclasses import replace
 
 from vmhost.errors import Kind, from_core
 from vmhost.statistics import CallError
@@ -23,9 +24,11 @@ class LastErrors:
         self._name, self._version = name, version
         self._logged = 0  # trips of the breaker whose reason was logged
         self._found = {}  # (outcome, frames or message) -> CallError, the oldest first
+        self._masked_by = None  # the Masking of all that was found
 
     def add(self, kind, report, now, masking):
         """A call has ended as `kind` with the guest's `report`, at `now` seconds since 1970."""
+        self._mask_again(masking)
         error = from_core(kind, report, self._name, self._version)
         message = printable(masking.text(str(error)))[:_MAX_MESSAGE_CHARS]
         traceback = printable(_masked(getattr(error, "guest_traceback", None) or "", masking))[
@@ -43,11 +46,23 @@ class LastErrors:
         if trips == self._logged or not self._found:
             return
         self._logged = trips
-        newest = self.newest_first()[0]
+        newest = next(reversed(self._found.values()))
         _log.warning("%s%s", newest.message, newest.traceback and f"; last seen at:\n{newest.traceback}")
 
-    def newest_first(self):
+    def newest_first(self, masking):
+        """`masking()`: the Masking of now."""
+        if self._found:
+            self._mask_again(masking())
         return tuple(reversed(self._found.values()))
+
+    def _mask_again(self, masking):
+        """Hides what the rules of today hide, if they are others than before."""
+        if masking is not self._masked_by:
+            self._masked_by = masking
+            for key, one in self._found.items():
+                self._found[key] = replace(
+                    one, message=masking.text(one.message), traceback=_masked(one.traceback, masking)
+                )
 
 
 def _masked(traceback, masking):

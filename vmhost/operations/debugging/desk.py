@@ -35,6 +35,7 @@ from vmhost.access import RateLimit
 from vmhost.bytecode.errors import SigningError
 from vmhost.bytecode.signing import TrustStore
 from vmhost.debug_links import LinkError, checked_scopes, read
+from vmhost.masking import CurrentMasking
 from vmhost.operations.crash_reports import CrashFolder
 from vmhost.operations.debugging import runs
 from vmhost.operations.debugging.ledger import WAITING_S, DebugError, Ledger
@@ -183,7 +184,7 @@ class Debugging:
                 self.ledger.note(f"somebody by {via}", "refused", why=str(error)[:300])
             raise DebugError(kind, str(error)) from error
         kept = self.ledger.session(identity)
-        session = _Session(kept, self._host.policy.masking(), f"{signer} by {via}", self._clock)
+        session = _Session(kept, CurrentMasking(lambda: self._host.policy), f"{signer} by {via}", self._clock)
         with self._lock:
             self._sessions[identity] = session
         self._wanted.set()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 
 import pytest
 
@@ -22,7 +23,8 @@ from vmhost.deployment.trust import Metadata, TrustError
 
 BUNDLE = "shop/rank/1/3.14.vmb"
 PLAN = "steps: [{percent: 100, min_reports: 9}]\nmax_error: 100 %\nproof: {calls: 0}\n"
-LATER_S = 1_900_000_000.0
+DAY_S = 86400
+LATER_S = time.time() + 100 * DAY_S
 
 
 @pytest.fixture
@@ -114,6 +116,21 @@ def test_a_second_restoration_goes_on_above_the_first(tmp_path, original, device
             assert restored.metadata._version("snapshot") >= now_s
     with Platform(tmp_path / "first") as stale, pytest.raises(TrustError):
         asking(device, stale)
+
+
+@pytest.mark.parametrize("ahead_s", [-2 * DAY_S, 700 * DAY_S])
+def test_a_wrong_clock_restores_nothing(tmp_path, original, device, ahead_s):
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    more_versions(original, device)
+    clock = Clock(time.time() + ahead_s)
+    with pytest.raises(
+        RefusedError, match="the last thing that the copy knows is of .*: set the clock; if it is right"
+    ):
+        backups.restore(tmp_path / "backup.tar", tmp_path / "again", clock)
+    assert not (tmp_path / "again").exists()
+    backups.restore(tmp_path / "backup.tar", tmp_path / "again", clock, trust_clock=True)
+    with Platform(tmp_path / "again") as restored:
+        assert asking(device, restored).target(BUNDLE) is not None
 
 
 def test_numbers_of_releases_are_not_used_again(tmp_path, original):

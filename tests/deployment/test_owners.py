@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -242,6 +243,26 @@ def test_lists_of_owners_are_signed_again_within_their_year(platform, device, an
     before = platform.metadata._read("role-shop")["expires"]
     sign(platform, ann)
     assert platform.metadata._read("role-shop")["expires"] > before and lists(device, "1")
+
+
+def test_what_was_signed_while_the_clock_was_ahead_is_signed_again_once_it_is_set(platform, ann, clock):
+    def days_left():
+        known = [platform.metadata._read(role)["expires"] for role in ("timestamp", "snapshot", "role-shop")]
+        return [(datetime.fromisoformat(each).timestamp() - clock.now_s) / DAY for each in known]
+
+    clock.now_s += 300 * DAY
+    platform.sync_metadata()
+    clock.now_s -= 300 * DAY
+    assert min(days_left()) > 300
+    platform.sync_metadata()
+    assert days_left() == [2, 14, 60]
+    clock.now_s += 300 * DAY
+    own(platform, ann)
+    sign(platform, ann)
+    clock.now_s -= 300 * DAY
+    platform.sync_metadata()
+    sign(platform, ann)
+    assert days_left() == [2, 14, 365]
 
 
 def test_a_version_that_went_bad_leaves_the_list_with_the_next_signature(platform, device, ann):

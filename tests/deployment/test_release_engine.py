@@ -245,6 +245,20 @@ def test_a_device_that_took_it_and_fell_silent_has_failed_and_may_come_back(plat
     assert (release.counts.silent, release.counts.proven) == (0, 1)
 
 
+def test_devices_are_not_silent_while_the_platform_does_not_run(tmp_path, platform, clock):
+    release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 2}], "silence": "1 h"})
+    for device, state in (("a", "taken"), ("b", "running")):
+        gets(platform, device)
+        platform.releases.report(device, release.id, state)
+    platform.close()
+    clock.now_s += 1e6
+    with platform_in(tmp_path / "cloud", clock=clock) as again:
+        for later_s, silent in ((0, 0), (3599, 0), (2, 2)):
+            clock.now_s += later_s
+            again.releases.tick()
+            assert again.releases.release(release.id).counts.silent == silent
+
+
 def test_who_was_offered_it_and_never_came_is_no_failure(platform, clock):
     release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 2}]})
     gets(platform, "a")

@@ -447,8 +447,13 @@ def backup(output, folder, archive):
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A backup to make FOLDER of. [default: FOLDER was put back by other means]",
 )
+@click.option(
+    "--trust-clock",
+    is_flag=True,
+    help="This machine's clock is right, though the backup knows of later, or is a year old.",
+)
 @failures.command
-def restore(output, folder, archive):
+def restore(output, folder, archive, trust_clock):
     """Make the platform in FOLDER of a backup, so that the fleet goes on with it.
 
     Devices refuse metadata that is older than what they have seen. So versions and release numbers go on at numbers
@@ -457,7 +462,10 @@ def restore(output, folder, archive):
     from vmhost.deployment.cloud import backups
 
     with _errors():
-        complete = backups.go_on(folder) if archive is None else backups.restore(archive, folder)
+        if archive is None:
+            complete = backups.go_on(folder, trust_clock=trust_clock)
+        else:
+            complete = backups.restore(archive, folder, trust_clock=trust_clock)
     output.document({"folder": str(folder), "targets_signed": complete})
     output.line(f"platform {folder} is restored; serve it: vmhost cloud serve {folder}")
     if not complete:

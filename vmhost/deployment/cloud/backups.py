@@ -5,6 +5,9 @@ A restored platform does not know what its original did after the backup, but de
 lower versions than they have seen, and count a release as done by its number. So it goes on at numbers that no earlier
 platform can have reached: versions of metadata at the seconds since 1970, releases at the minutes since 2026. No
 platform makes as many for long. What devices say is not needed for this, so no device can raise the numbers.
+
+A wrong clock would give numbers that were used before, or that no later restoration reaches, and tokens that have
+expired would be good again. So the clock must be later than what the copy knows, and by less than a year.
 """
 
 import contextlib
@@ -25,6 +28,10 @@ from vmhost.deployment.errors import RefusedError
 from vmhost.stores import Database
 
 _YEAR_2026_S = 1_767_225_600
+_MAX_BEHIND_S = 3600.0  # two machines' clocks may differ by so much
+_MAX_AHEAD_S = 366 * 86400.0
+# Where the tables have the time of something that happened, in ms.
+_TIMES = (("deploy_history", "time_ms"), ("deploy_devices", "seen_ms"), ("access_audit", "time_ms"))
 # What a backup holds, beside the tables. Commits, bundles and keys come after the tables that name them: they are only
 # added to, so that all that a row names is there.
 _PARTS = ("repositories", "files", "exclusive", "keys", "metadata")
@@ -63,9 +70,9 @@ def back_up(folder, archive):
     return archive.stat().st_size
 
 
-def restore(archive, folder, clock=time.time):
+def restore(archive, folder, clock=time.time, trust_clock=False):
     """Makes the platform in `folder`, which must not exist or be empty, of a backup, and lets it go on. With its tables
-    in PostgreSQL, restore these first. Returns as `go_on`. RefusedError; OSError; StoreError."""
+    in PostgreSQL, restore these first. `trust_clock`, result: as of `go_on`. RefusedError; OSError; StoreError."""
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RefusedError(f"{folder}: is not empty; give the name of a new folder")
@@ -77,7 +84,7 @@ def restore(archive, folder, clock=time.time):
                 tar.extractall(partial, _checked(tar, archive), filter="data")
         except tarfile.TarError as error:
             raise RefusedError(f"{archive}: is no backup of a platform, or is damaged: {error}") from None
-        complete = go_on(partial, clock, offline=offline_keys(folder / "keys"))
+        complete = go_on(partial, clock, offline=offline_keys(folder / "keys"), trust_clock=trust_clock)
         sync_tree(partial)
         partial.chmod(0o755)
         with contextlib.suppress(FileNotFoundError):
@@ -89,19 +96,28 @@ def restore(archive, folder, clock=time.time):
     return complete
 
 
-def go_on(folder, clock=time.time, offline=None):
+def go_on(folder, clock=time.time, offline=None, trust_clock=False):
     """Lets the platform in `folder`, whose files come from a copy, go on at numbers that were not used before. It must
-    not be running. `offline`: the folder of its offline keys. Returns whether the list of its repositories was signed
-    anew, which takes the offline key of targets. RefusedError; StoreError."""
+    not be running. `offline`: the folder of its offline keys. `trust_clock`: the clock is right, though the copy knows
+    of later things, or is older than a year. Returns whether the list of its repositories was signed anew, which takes
+    the offline key of targets. RefusedError; StoreError."""
     folder = Path(folder)
     _must_hold_platform(folder)
-    first = int(clock() - _YEAR_2026_S) // 60
-    if first <= 0:
-        raise RefusedError(f"the clock says {time.strftime('%Y-%m-%d', time.gmtime(clock()))}: set it, then try again")
+    if clock() < _YEAR_2026_S + 60:
+        raise RefusedError(f"the clock says {_date(clock())}: set it, then try again")
     with _database(folder) as database:
         database.migrate(schema.NAME, schema.STEPS)
         if isinstance(database, Database):
             database.check()
+        with database.reader() as connection:
+            latest_s = _latest_s(connection)
+        if not trust_clock and not -_MAX_BEHIND_S <= clock() - latest_s <= _MAX_AHEAD_S:
+            raise RefusedError(
+                f"the clock says {_date(clock())}, and the last thing that the copy knows is of {_date(latest_s)}: set "
+                "the clock; if it is right, add --trust-clock"
+            )
+        now_s = max(clock(), latest_s + 1)
+        first = int(now_s - _YEAR_2026_S) // 60
         with database.transaction() as connection:
             for table in _NUMBERED:
                 _number_from(connection, table, first, sqlite=isinstance(database, Database))
@@ -109,7 +125,17 @@ def go_on(folder, clock=time.time, offline=None):
     metadata = SignedMetadata(folder / "metadata", folder / "keys", clock)
     if offline is not None:
         metadata.offline = offline
-    return metadata.go_on_from(int(clock()))
+    return metadata.go_on_from(int(now_s))
+
+
+def _date(time_s):
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(time_s))
+
+
+def _latest_s(connection):
+    """When the last thing happened that the tables know; the beginning of 2026 where there is none."""
+    found = [connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0] for table, column in _TIMES]
+    return max([_YEAR_2026_S, *(each / 1000 for each in found if each is not None)])
 
 
 def _number_from(connection, table, first, sqlite):

@@ -43,6 +43,7 @@ LIFE = {
     "role": timedelta(days=60),
     "owned": timedelta(days=365),  # a repository's role signed by its owners
 }
+_SKEW = timedelta(hours=1)  # a clock that is set by less changes nothing
 
 
 def key_of(key):
@@ -81,7 +82,7 @@ class SignedMetadata:
         self.offline = offline_keys(keys)
         self._lock = threading.Lock()
         self._synced = None  # (generation of the releases, stamp of the waiting lists) as of the last sync
-        self._due = datetime.min.replace(tzinfo=UTC)
+        self._looked = self._due = datetime.min.replace(tzinfo=UTC)  # when `sync` looked for what expires, and will
         self._waiting = Waiting(self.folder / "waiting")
         self._listed = {}  # role signed by owners -> listed paths
         self._order_key = None, None, None  # (when its file was written, key of `releases`, key id)
@@ -414,7 +415,8 @@ class SignedMetadata:
 
     def sync(self, releases, repositories, files=lambda repository: {}):
         """Makes the metadata list what may run now, and renews it. Quick where nothing changed."""
-        if (releases.generation, self._waiting.stamp()) == self._synced and self._now() < self._due:
+        is_known = (releases.generation, self._waiting.stamp()) == self._synced
+        if is_known and self._looked - _SKEW <= self._now() < self._due:
             return
         with self.turn():
             releases.refresh()
@@ -431,7 +433,8 @@ class SignedMetadata:
                 changed = self._publish_or_queue(name, targets) or changed
             self._write_snapshot_and_timestamp(changed)
             self._synced = (generation, self._waiting.stamp())
-            self._due = self._now() + LIFE["timestamp"] / 4
+            self._looked = self._now()
+            self._due = self._looked + LIFE["timestamp"] / 4
 
     def _write_snapshot_and_timestamp(self, changed):
         """Writes the timestamp last: until then clients do not see the others."""
@@ -462,8 +465,9 @@ class SignedMetadata:
         return datetime.fromtimestamp(self._clock(), UTC)
 
     def _needs_renewal(self, signed, life):
-        expires = datetime.strptime(signed["expires"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-        return expires - self._now() < life / 2 or signed["version"] < self._floor
+        """Also where a clock that was ahead has signed it for too long."""
+        left = datetime.strptime(signed["expires"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC) - self._now()
+        return not life / 2 <= left <= life + _SKEW or signed["version"] < self._floor
 
     def _versions(self, role):
         return [int(path.name.partition(".")[0]) for path in self.folder.glob(f"*.{role}.json")]

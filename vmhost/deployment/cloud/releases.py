@@ -150,6 +150,7 @@ class Releases:
         self.plans = {}  # version's id -> its branch's release.yaml, stored, which has not begun
         self._seen = None  # the change number, over all processes, that the cache is as of
         self._depth = self._minute = 0
+        self._opened_ms = self.now_ms()
         self._load()
 
     def now_ms(self):
@@ -616,6 +617,8 @@ class Releases:
 
     def _find_silent(self, release, now_ms):
         taken_ms = now_ms - release.plan.silence_s * 1000
+        if self._opened_ms > taken_ms:  # nobody could be heard before
+            return
         running_ms = taken_ms - release.plan.proof["within_s"] * 1000
 
         def found(connection):

@@ -44,11 +44,15 @@ def listening(host, port):
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
         bound.listen(1024)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         bound.close()
         raise ConfigurationError(
-            f"{host}:{port}: cannot listen: {error.strerror or error}; choose another address, or port 0"
+            f"{host}:{port}: cannot listen: {getattr(error, 'strerror', None) or error}; choose another address, or "
+            "port 0"
         ) from error
+    except BaseException:
+        bound.close()
+        raise
     return bound
 
 

@@ -237,7 +237,7 @@ def test_a_request_that_is_under_way_at_the_end_is_answered(tmp_path):
 def test_a_port_that_is_taken_is_told(pipeline):
     with served(pipeline) as sources:
         port = sources.sources["web"].url.split(":")[2].split("/")[0]
-        with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}: cannot be served: Address already in use"):
+        with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}: cannot listen: Address already in use"):
             Sources(pipeline, [SourceSettings("web", http=f"127.0.0.1:{port}")])
 
 

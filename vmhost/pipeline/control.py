@@ -74,12 +74,15 @@ class Control:
                 listening.bind(address)
                 os.chmod(address, 0o600)
             listening.listen(16)
+            self._socket = listening
+            self._thread.start()
         except OSError as error:
             listening.close()
             _log.warning("%s: no control socket: %s", self.pipeline.folder, error.strerror)
             return self
-        self._socket = listening
-        self._thread.start()
+        except BaseException:
+            listening.close()
+            raise
         return self
 
     def __exit__(self, *error):

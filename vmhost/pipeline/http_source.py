@@ -16,7 +16,6 @@ and 507 (the disk is full).
 import asyncio
 import contextlib
 import hmac
-import socket
 import threading
 
 import msgspec
@@ -297,17 +296,7 @@ class HttpSource:
 
     def start(self):
         """ConfigurationError if the port cannot be bound."""
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind((self._host, self._port))
-            self._socket.listen(128)
-        except OSError as error:
-            raise ConfigurationError(
-                f"{self._host}:{self._port}: cannot be served: {error.strerror}; end what has it, or choose another "
-                "port (0: any that is free)"
-            ) from error
+        self._socket = web_server.listening(self._host, self._port)
         shown = f"[{self._host}]" if ":" in self._host else self._host
         self.url = f"http://{shown}:{self._socket.getsockname()[1]}/events"
 

@@ -82,7 +82,6 @@ class AsyncDevice:
         self._batch_s, self._batch_bytes = batch_ms / 1000, batch_bytes
         self._backoff = backoff or Backoff(self.addresses)
         self._interval = Interval(heartbeat_s)
-        self.store = DeviceStore(store, rules=rules, outbox=outbox)
         self._consumers, self._answers, self._stream_handlers = {}, {}, {}
         self._loop = self._transport = None
         self._sessions = {}  # address -> SSLSession
@@ -105,6 +104,7 @@ class AsyncDevice:
             ("connections", "resumed", "sent", "acknowledged", "received", "requests", "fallbacks", "cuts"), 0
         )
         self.latencies = {}
+        self.store = DeviceStore(store, rules=rules, outbox=outbox)  # last: nothing closes it when a later step fails
 
     # ---- handlers
 
@@ -165,23 +165,20 @@ class AsyncDevice:
         await self.close()
 
     async def start(self):
-        self._loop = asyncio.get_running_loop()
-        self._online, self._wake, self._changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._reading = Reading(self._loop)
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="tunnel-disk")
-        self._answerers, self._streamers = Turns(4, "tunnel-answer"), Turns(32, "tunnel-stream")
-        try:
+        with contextlib.ExitStack() as undo:  # undone when a later step fails
+            undo.callback(self.store.close)
+            self._loop = asyncio.get_running_loop()
+            self._online, self._wake, self._changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+            self._reading = Reading(self._loop)
+            self._disk = ThreadPoolExecutor(1, thread_name_prefix="tunnel-disk")
+            self._answerers, self._streamers = Turns(4, "tunnel-answer"), Turns(32, "tunnel-stream")
             self.store.inbox.prepare(self._consumers.values())
             self._compression = self.store.compression()
-        except BaseException:
-            self._disk.shutdown()
-            self._answerers.shutdown()
-            self._streamers.shutdown()
-            self.store.close()
-            raise
-        self._keeper = Keeper(self.store.inbox, None, self._kept)
-        self.store.watch(self._committed)
-        self._runner = self._loop.create_task(self._run())
+            self._keeper = Keeper(self.store.inbox, None, self._kept)
+            undo.callback(self._keeper.close)
+            self.store.watch(self._committed)
+            self._runner = self._loop.create_task(self._run())
+            undo.pop_all()
 
     async def close(self):
         """Ends the connection. Unsent messages stay in the outbox."""
@@ -823,8 +820,12 @@ class Device:
     how long the loop polls before it sleeps (`spinning`); 0: not at all."""
 
     def __init__(self, address, store, *, spin_us=SPIN_US, **settings):
+        loops = loop_factory(spin_us)
         self._inner = inner = AsyncDevice(address, store, **settings)
-        self._loop = LoopThread("tunnel-device", inner.start, inner.close, loop_factory(spin_us), inner.reconnect)
+        with contextlib.ExitStack() as undo:  # undone when a later step fails
+            undo.callback(inner.store.close)
+            self._loop = LoopThread("tunnel-device", inner.start, inner.close, loops, inner.reconnect)
+            undo.pop_all()
         self.answer, self.stream = inner.answer, inner.stream
 
     def on(self, channel, consumer=None):

@@ -199,8 +199,8 @@ class Server:
     @contextlib.contextmanager
     def running(self, address="127.0.0.1:0", *, drain_s=0.0):
         """Serves on a thread within the block; yields the address as text."""
-        bound = bind(address)
         self.prepare()
+        bound = bind(address)
         started, stop, failed = threading.Event(), None, []
         loop = None
 
@@ -223,16 +223,18 @@ class Server:
                 started.set()
 
         thread = threading.Thread(target=work, name="tunnel-server")
-        thread.start()
-        started.wait()
         try:
+            thread.start()
+            started.wait()
             if failed:
                 raise failed[0]
             yield addresses.shown(*bound[0].getsockname()[:2])
         finally:
-            if loop is not None and not failed:
-                loop.call_soon_threadsafe(stop.set)
-            thread.join()
+            if thread.ident is not None:
+                started.wait()  # also where an interrupt ended the first wait
+                if not failed:
+                    loop.call_soon_threadsafe(stop.set)
+                thread.join()
             for each in bound:
                 each.close()
         if failed:

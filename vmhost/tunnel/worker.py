@@ -61,11 +61,6 @@ class Worker:
     def __init__(self, server):
         self.server = server
         self.loop = asyncio.get_running_loop()
-        self.database = Database(server.store, shared=True)
-        self.inbox = Inbox(self.database)
-        self.pushes = pushes.Pushes(self.database)
-        self.inbox.prepare(server.consumers.values())
-        self.compression = Compression(self.inbox.dictionaries())
         self.sessions = {}  # device -> transport
         self.early = {}  # transport -> deadline of its greeting
         self.transports = set()
@@ -77,22 +72,33 @@ class Worker:
         )  # fmt: skip
         self.latencies = {}  # (what, channel) -> Histogram
         self._reading = Reading(self.loop, EVENTS_AT_ONCE)
-        self._keeper = Keeper(self.inbox, self.pushes, self._kept, tries=server.tries)
-        self._readers = ThreadPoolExecutor(2, thread_name_prefix="tunnel-reader")
-        share = max(1, server.threads // 2)  # of one device
-        self._answerers = Turns(server.threads, "tunnel-answer", share)
-        self._streamers = Turns(server.threads * _STREAMS_PER_THREAD, "tunnel-stream", share)
         self._listening = []
-        self._heard, self._heard_path = pushes.listen(server.store)
-        self.loop.add_reader(self._heard, self._read_notices)
         self._pending_bytes = 0
         self._paused = set()
         self._arrived = {}  # transport -> {channel: deque of (number, when, bytes)}, of messages not stored yet
         self._newest_push = 0
         self._polled_at = 0.0
         self._log_lines_left = _LOG_LINES_PER_S
-        self._sweeper = self.loop.create_task(self._sweep())
         self._status = None
+        share = max(1, server.threads // 2)  # of one device
+        with contextlib.ExitStack() as undo:  # undone when a later step fails
+            self.database = Database(server.store, shared=True)
+            undo.callback(self.database.close)
+            self.inbox = Inbox(self.database)
+            self.pushes = pushes.Pushes(self.database)
+            self.inbox.prepare(server.consumers.values())
+            self.compression = Compression(self.inbox.dictionaries())
+            self._heard, self._heard_path = pushes.listen(server.store)
+            undo.callback(pushes.unlisten, self._heard, self._heard_path)
+            self._readers = ThreadPoolExecutor(2, thread_name_prefix="tunnel-reader")
+            self._answerers = Turns(server.threads, "tunnel-answer", share)
+            self._streamers = Turns(server.threads * _STREAMS_PER_THREAD, "tunnel-stream", share)
+            self._keeper = Keeper(self.inbox, self.pushes, self._kept, tries=server.tries)
+            undo.callback(self._keeper.close)
+            self.loop.add_reader(self._heard, self._read_notices)
+            undo.callback(self.loop.remove_reader, self._heard)
+            self._sweeper = self.loop.create_task(self._sweep())
+            undo.pop_all()
 
     # ---- listening
 

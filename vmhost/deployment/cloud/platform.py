@@ -65,6 +65,9 @@ class Platform:
             raise RefusedError(f"{folder}: the platform is half made; make it again: vmhost cloud init {folder}")
         self.poll_s, self.clock = poll_s, clock
         self.files_urls = tuple(files_urls) or ((None, "/files/"),)
+        self._stopped = threading.Event()
+        self._ticker = None
+        self._unpublished = False
         remove_partials(self.folder, (".", "keys", "metadata", "repositories", "files/*", "exclusive/*"))
         self.database = _open_database(self.folder)
         try:
@@ -92,9 +95,6 @@ class Platform:
         except BaseException:
             self.database.close()
             raise
-        self._stopped = threading.Event()
-        self._ticker = None
-        self._unpublished = False
 
     @classmethod
     def make(cls, folder, admin="admin", postgresql=None):

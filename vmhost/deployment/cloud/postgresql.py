@@ -44,10 +44,14 @@ class PostgreSQLDatabase:
         self._depth, self._doomed, self._closed = 0, False, False
         self._readers = []
         self._writer = None
-        with self.transaction() as connection:
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS store_versions (name TEXT PRIMARY KEY, version INTEGER NOT NULL)"
-            )
+        try:
+            with self.transaction() as connection:
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS store_versions (name TEXT PRIMARY KEY, version INTEGER NOT NULL)"
+                )
+        except BaseException:
+            self.close()
+            raise
 
     def _connect(self):
         try:

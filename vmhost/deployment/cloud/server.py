@@ -42,13 +42,12 @@ def serve(platform, listening, tls=None):
 def serving(platform, host="127.0.0.1", port=0, tls=None):
     """Within the block, serves on a thread of its own; yields the address. `tls` as for `serve`."""
     server = _server(platform, tls)
-    listening = web_server.listening(host, port)
-    platform.start_ticking()
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="platform-server")
-    thread.start()
-    try:
-        yield f"{'https' if tls else 'http'}://{host}:{listening.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listening.close()
+    with contextlib.closing(web_server.listening(host, port)) as listening:
+        platform.start_ticking()
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="platform-server")
+        thread.start()
+        try:
+            yield f"{'https' if tls else 'http'}://{host}:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()

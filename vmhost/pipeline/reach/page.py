@@ -13,7 +13,6 @@ import contextlib
 import hmac
 import json
 import secrets
-import socket
 import threading
 import time
 import urllib.parse
@@ -27,7 +26,7 @@ try:
 except ImportError as error:
     raise ImportError("channels to pages need Starlette and uvicorn: pip install 'vmhost[web]'") from error
 
-from vmhost import ConfigurationError, web_server
+from vmhost import web_server
 from vmhost.pipeline.reach.channels import ChannelError, NobodyThereError, text_of
 
 MAX_PAGES = 256
@@ -231,19 +230,6 @@ class PageServer:
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         self.pages = Pages(_LOOPBACK | {host}, token, origins)
-        self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind((host, int(port)))
-            self._socket.listen(128)
-        except OSError as error:
-            self._socket.close()
-            raise ConfigurationError(
-                f"{address}: pages cannot be served: {error.strerror}; end what has the port, or choose another (0: any"
-                " that is free)"
-            ) from error
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self._socket.getsockname()[1]}/"
         config = web_server.config(
             self.pages.app, max_busy=MAX_PAGES + 64, log_config=None, log_level="error", timeout_graceful_shutdown=2
         )
@@ -251,6 +237,12 @@ class PageServer:
         self._thread = threading.Thread(target=self._run, name="vmhost-reach-pages", daemon=True)
         self._loop = None
         self._ready = threading.Event()
+        shown = f"[{host}]" if ":" in host else host
+        with contextlib.ExitStack() as undo:  # undone when a later step fails
+            self._socket = web_server.listening(host, int(port))
+            undo.callback(self._socket.close)
+            self.url = f"http://{shown}:{self._socket.getsockname()[1]}/"
+            undo.pop_all()
 
     def start(self):
         self._thread.start()

@@ -85,6 +85,7 @@ ROOMS = {
         "vmhost.bytecode.signing",
         "vmhost.debug_links",
         "vmhost.lines",
+        "vmhost.masking",
         "vmhost.operations",
         "vmhost.profile",
         "vmhost.stores",

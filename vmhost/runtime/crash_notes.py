@@ -105,6 +105,7 @@ class Notes(logging.Handler):
         if masking is not self._masked_by:
             self._masked_by = masking
             self._text = masking.text(self._text.decode("utf-8", "replace")).encode()
+            self._log_room[:] = bytes(_LOG_BYTES)
         text = "".join(f"{masking.text(line[:1000])}\n" for line in lines)
         self._text = (self._text + text.encode("utf-8", "replace").replace(b"\0", b"?"))[-(_LOG_BYTES - 1) :]
         self._log_room[: len(self._text) + 1] = self._text + b"\0"

@@ -84,7 +84,7 @@ class Service:
         self._abandoned = False
         self._finished_at_all = False
         self.shows_output = False  # what guests print is shown on stderr, unless the program logs it
-        self._masked = None  # a CurrentMasking, made for the first error
+        self._masked = None  # (policy, its Masking), made for the first error
         native.set_error_factory(from_core)
         self._to_serve = [self]  # whoever removes the item serves it, or makes sure that no one does
         self._thread = _ServiceThread(self._to_serve)
@@ -508,11 +508,9 @@ class Service:
 
     def _masking(self):
         """The Masking of `policy`, which `Host.reload` may replace."""
-        if self._masked is None:
-            from vmhost.masking import CurrentMasking  # late: most hosts show no error
-
-            self._masked = CurrentMasking(lambda: self.policy)
-        return self._masked.now
+        if self._masked is None or self._masked[0] is not self.policy:
+            self._masked = self.policy, self.policy.masking()
+        return self._masked[1]
 
     # -- breakers -------------------------------------------------------------------------------------------------
 

@@ -60,6 +60,7 @@ from multiprocessing import (
     pool,
     TimeoutError,
 )
+import abc, cmd, copy
 import runpy, readline, fcntl, pwd
 
 LONG = 8 * ctypes.sizeof(ctypes.c_long)
@@ -70,6 +71,16 @@ class Point(ctypes.Structure):
 class Worker(mp.Process):
     def run(self):
         pass
+
+class Task(mp.Process, abc.ABC):
+    @abc.abstractmethod
+    def work(self): ...
+
+class Named(type):
+    pass
+
+class Shell(cmd.Cmd, metaclass=Named):
+    pass
 
 def add(a: mp.Queue, b: "Pool | None" = None) -> Interpreter:
     return isinstance(a, (Worker, Interpreter))
@@ -88,6 +99,8 @@ USES = {
     "hasattr(used.ctypes, 'windll')": False,
     "sorted(used.json.loads('[1]'))": [1],
     "issubclass(used.Worker, used.mp.Process)": True,
+    "[isinstance(1, used.Task), type(used.Shell) is used.Named]": [False, True],
+    "type(used.copy.copy(used.ctypes.cdll)) is type(used.copy.deepcopy([used.ctypes.cdll])[0])": True,
     "used.fcntl.LOCK_EX": __import__("fcntl").LOCK_EX,
     "'ctypes' in __import__('sys').modules": False,
 }
@@ -96,6 +109,8 @@ REFUSALS = {
     "used.ctypes.string_at(0)": "ctypes.string_at: a VM does not have it: it reaches what",
     "used.Point()": "ctypes.Structure: a VM does not have it: it reaches what",
     "used.Worker()": "multiprocessing.Process: a VM does not have it: a VM starts no processes",
+    "used.Shell()": "cmd.Cmd: a VM does not have it: a VM has no terminal",
+    "used.copy.copy(used.ctypes.cdll)()": "ctypes.cdll: a VM does not have it: it reaches what",
     "used.Pool()": "multiprocessing.Pool: a VM does not have it: a VM starts no processes",
     "used.make()": "concurrent.interpreters.create: a VM does not have it: a VM makes no interpreters",
     "used.runpy.run_path('x')": "runpy.run_path: a VM does not have it: a VM has no compiler",

@@ -56,6 +56,8 @@ def _stand_in(module, name, reason, kind, detail):
         return detail[0]
     if kind == "error":
         return type(name, (getattr(builtins, detail[0]),), {"__module__": module})
+    if kind == "class" and module.partition(".")[0] != "ctypes":
+        return _refusing_class(module, name, told)
     if kind in ("class", "size"):
         return _Kind(name, (), {"__module__": module, "__inert__": told, "__size__": detail[0] if detail else None})
     if name in _MAKE_CLASSES:
@@ -64,7 +66,7 @@ def _stand_in(module, name, reason, kind, detail):
 
 
 class _Kind(type):
-    """A class that can be named and subclassed, and has no instances."""
+    """A class of ctypes: it can be named, multiplied and subclassed, and has no instances."""
 
     def __call__(cls, *_, **__):
         raise PermissionDenied(13, cls.__inert__)
@@ -78,7 +80,17 @@ class _Kind(type):
         return cls
 
     def __getattr__(cls, name):
-        raise AttributeError(f"{name}: {cls.__inert__}")
+        raise AttributeError(name if name == "__inert__" else f"{name}: {cls.__inert__}")
+
+
+def _refusing_class(module, name, told):
+    """A class without instances. Its metaclass is type, as programs derive classes from it and from abstract ones."""
+
+    def refuses(cls, *_, **__):
+        raise PermissionDenied(13, told)
+
+    own = {"__module__": module, "__inert__": told, "__new__": refuses}
+    return type(name, (), own | {"__class_getitem__": classmethod(lambda cls, _: cls)})
 
 
 class _Refusing:
@@ -89,7 +101,7 @@ class _Refusing:
         raise PermissionDenied(13, self.__inert__)
 
     def __getattr__(self, name):
-        raise AttributeError(f"{name}: {self.__inert__}")
+        raise AttributeError(f"{name}: {vars(self).get('__inert__', 'it is being copied')}")
 
 
 def _refusing(module, name, told):

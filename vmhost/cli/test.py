@@ -31,9 +31,21 @@ def command(output, folders):
     results = []
     for folder in folders:
         done = subprocess.run(
-            [sys.executable, "-m", *runner], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [sys.executable, "-m", *runner],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="backslashreplace",
         )
         results.append({"folder": str(folder), "passed": done.returncode == 0, "output": done.stdout})
-        output.line(f"{folder}: {'passed' if done.returncode == 0 else 'FAILED'}\n{done.stdout.rstrip()}")
+        output.line(f"{folder}: {_ending(done.returncode)}\n{done.stdout.rstrip()}")
     output.document({"tasks": results})
     return failures.DONE if all(result["passed"] for result in results) else failures.TASK_FAILED
+
+
+def _ending(status):
+    """What a process of tests says by its status. One that did not end by itself has printed no reason."""
+    if status < 0:
+        return f"FAILED, ended by signal {-status}"
+    return "passed" if status == 0 else "FAILED" if status == 1 else f"FAILED, with status {status}"

@@ -1,5 +1,6 @@
 """A platform is backed up while it runs; devices go on with what is made of the backup, whatever they saw since."""
 
+import errno
 import io
 import os
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from tests.deployment.metadata_files import Repository, sign_all
 from tests.deployment.platforms import Clock, WorkingCopy, add_version, agent_for, nothing_left, platform_in
 from vmhost.bytecode.signing import generate_key
+from vmhost.cli import failures, main
 from vmhost.deployment.cloud import backups
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.platform import Platform
@@ -275,6 +277,26 @@ def test_offline_keys_are_in_no_backup(tmp_path, original):
     assert len(secrets) == 2 and not any(secret in (tmp_path / "backup.tar").read_bytes() for secret in secrets)
 
 
+def test_a_disk_that_is_full_or_a_folder_that_came_meanwhile_is_one_line(tmp_path, original, monkeypatch, capsys):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert main(["cloud", "backup", str(original.folder), str(tmp_path / "other.tar")]) == failures.HOST_FAILED
+    assert "other.tar: cannot be written: No space left on device" in capsys.readouterr().err
+
+    def meanwhile(folder):
+        (tmp_path / "again" / "of-another").mkdir(parents=True)
+
+    monkeypatch.setattr(backups, "sync_tree", meanwhile)
+    restoring = ["cloud", "restore", str(tmp_path / "again"), "--archive", str(tmp_path / "backup.tar")]
+    assert main(restoring) == failures.HOST_FAILED
+    assert "again: cannot be written: Directory not empty" in capsys.readouterr().err
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".partial")]
+
+
 def test_the_commands(tmp_path):
     def vmhost(*arguments):
         done = subprocess.run(
@@ -290,5 +312,7 @@ def test_the_commands(tmp_path):
     shutil.copytree(tmp_path / "cloud-offline-keys", tmp_path / "again-offline-keys")
     status, printed = vmhost("restore", tmp_path / "again")
     assert status == 0 and "was not signed anew" not in printed
+    status, printed = vmhost("backup", tmp_path / "cloud", tmp_path / "missing" / "backup.tar")
+    assert status == 5 and printed.count("\n") == 1 and "backup.tar: cannot be written: No such file" in printed
     status, printed = vmhost("backup", tmp_path / "nothing", tmp_path / "other.tar")
     assert status == 3 and printed.count("\n") == 1 and "holds no platform" in printed

@@ -434,7 +434,7 @@ def backup(output, folder, archive):
     """
     from vmhost.deployment.cloud import backups
 
-    with _errors():
+    with _errors(), _written(archive):
         size = backups.back_up(folder, archive)
     output.document({"folder": str(folder), "archive": str(archive), "bytes": size})
     output.line(f"{archive}: {size / 2**20:,.1f} MiB; with it goes FOLDER-offline-keys, which you keep apart")
@@ -461,7 +461,7 @@ def restore(output, folder, archive, trust_clock):
     """
     from vmhost.deployment.cloud import backups
 
-    with _errors():
+    with _errors(), _written(folder):
         if archive is None:
             complete = backups.go_on(folder, trust_clock=trust_clock)
         else:
@@ -1029,6 +1029,16 @@ def history(output, ask, task):
     """Show who released what, when and why; the latest last."""
     output.document(found := ask("GET", "/history", task=task))
     _show_history(output, found["history"][::-1])
+
+
+@contextlib.contextmanager
+def _written(path):
+    """An OSError within the block, such as of a full disk, means that `path` could not be made."""
+    try:
+        yield
+    except OSError as error:
+        where = "" if error.filename is None else f" ({error.filename})"
+        raise failures.Failure(f"{path}: cannot be written: {error.strerror}{where}", failures.HOST_FAILED) from error
 
 
 def _yaml(path):

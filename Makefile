@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build wheels device-libraries demo test lint format docs browser-tests cuda gpu-tests stress mutations mutants fuzz fuzz-address environments differential conformance conformance-quick conformance-image executor-tests numpy-tests packages package-tests sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread sanitize-python polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
+.PHONY: help build wheels device-libraries demo test pages lint format docs browser-tests cuda gpu-tests stress mutations mutants fuzz fuzz-address environments differential conformance conformance-quick conformance-image executor-tests numpy-tests packages package-tests sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread sanitize-python polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 # Where an environment forbids .pyc files, each of the many processes of tests and benchmarks would compile all that it
 # imports. They lie in .venv and in folders that git ignores.
@@ -24,6 +24,9 @@ demo: build       ## compile the shipped tasks and run them side by side in VMs
 
 test: build       ## the test suite
 	@$(PYTHON) -m pytest -q -n auto $(ARGS)
+
+pages: build      ## follow all pages of the docs from a wheel, each in an empty folder (some minutes)
+	@$(PYTHON) -m pytest -q -m "stress or not stress" tests/test_pages_from_a_wheel.py $(ARGS)
 
 lint:             ## hold the sources to the rules: ruff (pyproject.toml), clang-format (.clang-format)
 	@sh tools/setup.sh lint && sh tools/lint.sh $(ARGS)

@@ -1,6 +1,7 @@
 """A wheel, and environments of its own into which it is installed, as a user's: with what it requires, some extras, and
 nothing else. Nothing is fetched: the packages are those of the checkout's environment, by links."""
 
+import fcntl
 import importlib.metadata
 import os
 import re
@@ -12,12 +13,19 @@ ROOT = Path(__file__).resolve().parent.parent
 UV = Path(sys.executable).with_name("uv")
 
 
-def wheel(folder):
-    """The path of a wheel that `make wheels` makes, in `folder`."""
-    command = [sys.executable, ROOT / "tools" / "wheels.py", "--out", folder, sys.executable]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.strip())
+def wheel(tmp_path_factory):
+    """The path of a wheel that `make wheels` makes, one for all processes of a test run."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "wheel"
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(folder.glob("*.whl")):
+            command = [sys.executable, ROOT / "tools" / "wheels.py", "--out", folder, sys.executable]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+    [made] = folder.glob("*.whl")
+    return made
 
 
 def environment(folder, wheel, extras=()):

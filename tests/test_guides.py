@@ -1,45 +1,38 @@
-"""The guides in docs/guides/: each page is followed from top to bottom in a folder of its own, as a reader would.
-
-A block whose first line is a comment with a path becomes that file. The commands of a `console` block run, and print
-what stands below them; `…` is anything. Whole numbers below 100 are as on the page, others within a factor of two.
-Blocks of `sh` are shown only: set-up, or what needs the network."""
+"""The guides in docs/guides/, and the pages whose blocks need nothing that is not on the page: each is followed from
+top to bottom (tests/pages.py), here in the checkout; tests/test_pages_from_a_wheel.py follows all from a wheel."""
 
 import os
 import re
-import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests import warm
+from tests import pages, warm
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-_FILE = re.compile(r"# ([\w/]+\.(?:py|yaml))\n")
+SELF_CONTAINED = [ROOT / "docs" / f"{name}.md" for name in ("cli", "writing-tasks", "host", "pipeline", "streams")]
 
 
-def run(command, folder):
-    """What `command` prints: `vmhost` or `python` with arguments, or two of them with ` | ` between."""
-    printed = None
-    for part in command.split(" | "):
-        program, *arguments = shlex.split(part)
-        assert program in ("vmhost", "python"), command
+def runner(folder):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder / "home"), "COLUMNS": "200"}
+
+    def run(arguments, given):
+        program, *arguments = pages.at_home(arguments, environment["HOME"])
+        if program == "cp":
+            shutil.copy(*(folder / one for one in arguments))
+            return ""
+        assert program in ("vmhost", "python"), program
         arguments = [*(["-m", "vmhost"] if program == "vmhost" else []), *arguments]
-        environment = os.environ | {
-            "PYTHONPATH": str(ROOT),
-            "VMHOST_KEYS": str(folder / "keys"),
-            "COLUMNS": "200",
-        }
-        if printed is None:
+        if given is None:
             done = warm.run(*arguments, cwd=folder, env=environment, timeout=120, merged=True)
         else:
             done = subprocess.run(
                 [sys.executable, *arguments],
-                input=printed,
+                input=given,
                 cwd=folder,
                 env=environment,
                 timeout=120,
@@ -47,51 +40,15 @@ def run(command, folder):
                 stderr=subprocess.STDOUT,
                 text=True,
             )
-        assert done.returncode == 0, f"{command}\n{done.stdout}"
-        printed = done.stdout
-    return printed
+        assert done.returncode == 0, f"{program} {arguments}\n{done.stdout}"
+        return done.stdout
+
+    return run
 
 
-def agrees(line, wanted):
-    """May `line` be printed where the page has `wanted`? How long a call waited for a VM depends on the machine."""
-    line = re.sub(r", of which it waited \S+ s for a VM", "", line)
-    pieces = re.split(rf"(…|{_NUMBER.pattern})", wanted)
-    pattern = "".join(
-        "(?:.*)" if piece == "…" else f"({_NUMBER.pattern})" if i % 2 else re.escape(piece)
-        for i, piece in enumerate(pieces)
-    )
-    found = re.fullmatch(pattern, line)
-    return found is not None and all(map(_near, found.groups(), filter(_NUMBER.fullmatch, pieces[1::2])))
-
-
-def _near(number, wanted):
-    number, wanted = number.replace(",", ""), wanted.replace(",", "")
-    if number.isdigit() and wanted.isdigit() and int(wanted) < 100:
-        return int(number) == int(wanted)
-    return float(wanted) / 2 <= float(number) <= float(wanted) * 2
-
-
-def follow(text, folder):
-    """Follows the page `text` in `folder`. AssertionError for the first command that prints something else."""
-    for kind, block in _BLOCK.findall(text):
-        if kind == "console":
-            for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-                command, *expected = part.splitlines()
-                printed = run(command, folder).rstrip().splitlines()
-                for line, wanted in zip(printed, expected):
-                    assert agrees(line, wanted), f"{command}\nprinted:  {line}\nthe page: {wanted}"
-                assert len(printed) == len(expected), f"{command}\n" + "\n".join(printed)
-        elif named := _FILE.match(block):
-            path = folder / named[1]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block)
-        else:
-            assert kind == "sh", f"neither a file, a console nor `sh`:\n{block}"
-
-
-@pytest.mark.parametrize("page", GUIDES, ids=[page.stem for page in GUIDES])
+@pytest.mark.parametrize("page", [*GUIDES, *SELF_CONTAINED], ids=lambda page: page.stem)
 def test_a_guide_can_be_followed(page, tmp_path):
-    follow(page.read_text(encoding="utf-8"), tmp_path)
+    pages.follow(page.read_text(encoding="utf-8"), tmp_path, runner(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -102,9 +59,11 @@ def test_a_guide_can_be_followed(page, tmp_path):
         ("```console\n$ python -c 'print(12)'\n13\n```\n", "printed:  12"),
         ("```console\n$ python -c 'print(1.3, \"KiB\")'\n2.7 KiB\n```\n", "printed:  1.3"),
         ("```console\n$ python -c 'raise SystemExit(3)'\n```\n", "SystemExit"),
-        ("```yaml\na: 1\n```\n", "neither a file"),
+        ("```yml\na: 1\n```\n", "neither a file"),
+        ("```python\nraise SystemExit(3)\n```\n", "script_1.py"),
+        ("```python\n# a/b.py\nprint(3)\n```\n```console\n$ python a/b.py\n4\n```\n", "printed:  3"),
     ],
 )
 def test_a_page_that_says_something_else_is_found(page, complaint, tmp_path):
     with pytest.raises(AssertionError, match=re.escape(complaint)):
-        follow(page, tmp_path)
+        pages.follow(page, tmp_path, runner(tmp_path))

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import installed
+from tests import installed, pages
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    return installed.wheel(tmp_path_factory.mktemp("dist"))
+    return installed.wheel(tmp_path_factory)
 
 
 def test_it_is_named_after_the_oldest_glibc_that_it_runs_on(wheel):
@@ -36,9 +36,7 @@ def test_it_brings_no_library_of_others_and_no_bundle_of_one_python(wheel):
 
 def test_the_readmes_first_code_runs_in_an_environment_with_nothing_else(wheel, tmp_path):
     programs = installed.environment(tmp_path / "environment", wheel)
-    code, output = re.findall(
-        r"^```(?:python)?\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
-    )[:2]
+    (_, code), (_, output), *_ = pages.blocks((ROOT / "README.md").read_text(encoding="utf-8"))
     folder = tmp_path / "empty"
     folder.mkdir()
     (folder / "first.py").write_text(code)

@@ -15,6 +15,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,9 +65,14 @@ def run(*command):
 
 def build(python, out):
     """The path of the wheel for `python`, in the folder `out`. Refused."""
-    version, _ = probe(python)
-    work = ROOT / "build" / "wheels" / version
-    shutil.rmtree(work, ignore_errors=True)  # modules that are gone would stay in a wheel
+    probe(python)
+    (ROOT / "build").mkdir(exist_ok=True)
+    # an empty folder: modules that are gone would stay in a wheel
+    with tempfile.TemporaryDirectory(prefix="wheel-", dir=ROOT / "build") as work:
+        return _build(python, out, Path(work))
+
+
+def _build(python, out, work):
     if Path(python) != Path(sys.executable):  # this one's environment has what a build needs
         run(PROGRAMS / "uv", "venv", "-q", "--python", python, work / "environment")
         python = work / "environment" / "bin" / "python"

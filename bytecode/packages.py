@@ -183,11 +183,14 @@ def installed(requirements, is_trusted=True):
     or damaged, or the packages can't be installed."""
     if not requirements.names:
         return None
-    if not is_trusted:
-        _check_pins(requirements)
-    elif not requirements.lock.exists() or requirements.follows and _read_lock(requirements)[0] != _head(requirements):
+    if not is_trusted and not requirements.lock.exists():
+        message = f"there is no {requirements.lock.name}; run `{requirements.command}`, and add it"
+        raise TaskSpecError([f"{requirements.place}: {message}"])
+    if is_trusted and (
+        not requirements.lock.exists() or requirements.follows and _read_lock(requirements)[0] != _head(requirements)
+    ):
         lock(requirements)
-    text = _checked_lock(requirements)
+    text = _checked_lock(requirements, is_trusted)
     key = hashlib.sha256(f"{sys.implementation.cache_tag}\0{sys.platform}\0{text}".encode()).hexdigest()[:32]
     home = cache_folder("packages") / key
     folder = home / "site-packages"
@@ -318,8 +321,11 @@ def _read_lock(requirements):
     return text.partition("\n")[0], text
 
 
-def _checked_lock(requirements):
+def _checked_lock(requirements, is_trusted):
+    """The lock file's text; unless `is_trusted`, as `_pinned` makes it."""
     first, text = _read_lock(requirements)
+    if not is_trusted:
+        text = _pinned(text, requirements)
     wanted = _head(requirements)
     if first != wanted:
         mark = _mark(requirements)
@@ -333,24 +339,23 @@ def _checked_lock(requirements):
     return text
 
 
-def _check_pins(requirements):
-    """TaskSpecError unless the lock file consists of versions with hashes: options and addresses could make the
-    installer read any file, or run a package's code."""
-    path = requirements.lock
-    if not path.exists():
-        raise TaskSpecError(
-            [f"{requirements.place}: there is no {path.name}; run `{requirements.command}`, and add it"]
-        )
-    _, text = _read_lock(requirements)
+def _pinned(text, requirements):
+    """The entries of a lock file, a line each, as they are checked: versions with hashes. TaskSpecError for others:
+    options and addresses could make the installer read any file, or run a package's code."""
+    path, entries = requirements.lock, []
     for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
         line = " ".join(line.split())
+        if not line or line.startswith("#"):
+            continue
+        entries.append(line)
         if found := _FILE.match(line):
             _check_file(found, requirements, f"{path}: entry {number}")
             line = f"{found[1]}{found[2] or ''}==0{line[found.end() :]}"
-        if line and not line.startswith("#") and not _PINNED.fullmatch(line):
+        if not _PINNED.fullmatch(line):
             raise TaskSpecError(
                 [f"{path}: entry {number}: expected NAME==VERSION --hash=sha256:..., got {shown(line[:100])}"]
             )
+    return "".join(f"{entry}\n" for entry in entries)
 
 
 def _check_file(found, requirements, where):

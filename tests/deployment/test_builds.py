@@ -1,5 +1,6 @@
 """What a build may reach: the platform's keys, files, network and processes are out of reach of whoever pushes."""
 
+import contextlib
 import hashlib
 import io
 import os
@@ -14,7 +15,7 @@ import yaml
 
 from tests.deployment.platforms import DOUBLE, SPEC, WorkingCopy, nothing_left, platform_in
 from tests.wheels import folder_of_wheels, write_wheel
-from vmhost.bytecode import signing
+from vmhost.bytecode import packages, signing
 from vmhost.bytecode.packages import Requirements, lock
 from vmhost.bytecode.spec import read_task
 from vmhost.deployment.cloud import builds, confinement
@@ -180,6 +181,25 @@ def test_a_lock_file_has_only_versions_with_hashes(cloud, spied, tmp_path, monke
     status, output = spied.push(spied.branch, "1.0.0", check=False)
     assert status and message in output, output
     assert "content-of-a-secret" not in output and "reached" not in output
+
+
+def test_the_text_that_was_checked_is_the_one_that_is_installed(cloud, work, tmp_path, monkeypatch):
+    """An installer may read blanks, continued lines and variables in another way."""
+    wheels = folder_of_wheels(tmp_path, monkeypatch)
+    write_wheel(wheels, "own", "1.0", {"own.py": ""})
+    digest = hashlib.sha256(next(wheels.iterdir()).read_bytes()).hexdigest()
+    work.write(
+        "1.0.0", main=DOUBLE, **{"task.yaml": SPEC.format(name=work.branch, version="1.0.0") + "requirements: [own]\n"}
+    )
+    requirements = Requirements.of_task(read_task(work.folder))
+    head = lock(requirements).read_text().partition("\n")[0]
+    requirements.lock.write_text(f"{head}\n# ${{HOME}}\nown==1.0 \t \\\n\t--hash=sha256:{digest}\n")
+    got = []
+    monkeypatch.setattr(packages._Uv, "install", lambda self, lock, *_: got.append(lock.read_text()))
+    monkeypatch.setattr(packages._Pip, "install", lambda self, lock, *_: got.append(lock.read_text()))
+    with contextlib.suppress(FileNotFoundError):  # nothing was installed
+        packages.installed(requirements, is_trusted=False)
+    assert got == [f"own==1.0 --hash=sha256:{digest}\n"]
 
 
 def test_a_wheel_in_the_task_s_folder_is_installed(cloud, work, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ never run in a VM (under `if TYPE_CHECKING:` and `if __name__ == "__main__":`). 
 - ignored where the program handles it (`try: import x` with `except ImportError`,
   `contextlib.suppress(ImportError)`), and in installed packages, which import much that never runs;
 - replaced in an installed package that imports a module of inert.py unguarded outside of functions: most never use it.
+  Not so in a module that is reached only by imports whose failure is handled: it fails, and the other way is taken.
 
 Imports by computed names (`import_module(f"pkg.x{n}")`) bring the modules that fit the constant beginning of the name,
 and what a package's texts name ("pkg.part:name"). If a package's computed name shows nothing, its own folder comes
@@ -309,6 +310,8 @@ class _Search:
         self.uses = {}  # module -> the imports that its own import always runs: {dotted name: (file, line)}
         self._outer = None  # the search that started this one
         self.inert, self.replaced = set(), {}  # the inert modules; module -> [(place, text of a statement there)]
+        self._reading = None  # the module being read
+        self.reaches = {}  # module, or None -> those that it brings by imports whose failure it does not handle
         self._computed = {}  # top-level package -> (file, line) of an import by a name that shows nothing
         self._packages = {}  # installed module -> what is wrong with it, or None
         self._native_part = native_part
@@ -335,7 +338,9 @@ class _Search:
                 else:
                     self.errors.update(error.diagnostics)
                 continue
+            self._reading = source.name
             _Reader(self, source, tree).read()
+            self._reading = None
 
         def order(diagnostic):
             return diagnostic.file, diagnostic.line, diagnostic.message
@@ -346,9 +351,10 @@ class _Search:
             self._report_left_out()
         sources = {name: self.sources[name] for name in sorted(self.sources)}
         lines = {}
+        certain = self._reached() if self._outer is None else ()
         for name, statements in self.replaced.items() if self._outer is None else ():
-            if name not in sources:
-                continue  # of a package that can't be imported
+            if name not in sources or name not in certain:
+                continue  # of a package that can't be imported, or whose importer has another way where it fails
             source = sources[name]
             sources[name] = replace(source, text=replaced(source.text, statements))
             lines[source.path] = sorted({place.lineno for place, _ in statements})
@@ -360,6 +366,16 @@ class _Search:
             tuple(sorted(self.inert)),
             lines,
         )
+
+    def _reached(self):
+        """The modules that are reached without an import whose failure is handled."""
+        found, pending = set(), [None]
+        while pending:
+            for name in self.reaches.get(pending.pop(), ()):
+                if name not in found:
+                    found.add(name)
+                    pending.append(name)
+        return found
 
     def _warn_of_failures(self):
         """Warns of the task's own imports of packages that always fail."""
@@ -398,11 +414,14 @@ class _Search:
             self._found[name] = self._seen[name] = None if library else self._find(name)
         return self._found[name]
 
-    def add(self, name):
-        """Adds the module `name`, which `find` finds, and its parent packages to the closure."""
+    def add(self, name, handled=False):
+        """Adds the module `name`, which `find` finds, and its parent packages to the closure. `handled`: the module
+        that is being read goes on where this import fails."""
         parts = name.split(".")
         for length in range(1, len(parts) + 1):
             prefix = ".".join(parts[:length])
+            if not handled:
+                self.reaches.setdefault(self._reading, set()).add(prefix)
             if prefix in self.sources:
                 continue
             source = self.find(prefix)
@@ -610,6 +629,7 @@ class _Search:
                 ]
                 for module, each in inner.replaced.items()
             },
+            "reaches": {module: sorted(brings) for module, brings in inner.reaches.items() if module is not None},
             "computed": inner._computed,
             "broken": [each for each in inner._asked if self._found[each] is not self._seen[each]],
         }
@@ -634,6 +654,8 @@ class _Search:
             self._found[name] = None
         self.sources.update((name, self._found[name]) for name in brought["sources"])
         self.uses.update(brought["uses"])
+        for module, brings in brought["reaches"].items():
+            self.reaches.setdefault(module, set()).update(brings)
         self.inert.update(brought["inert"])
         for module, statements in brought["replaced"].items():
             self.replaced[module] = [(_Place(*place), text) for *place, text in statements]
@@ -778,7 +800,7 @@ class _Reader:
             if alias.name == "*":
                 for name in self._listed(base) if ours else ():
                     if self._search.find(f"{base}.{name}") is not None:
-                        self._search.add(f"{base}.{name}")
+                        self._search.add(f"{base}.{name}", self._level == _OPTIONAL)
             elif ours:
                 native = None if self._own else self._search.native_file(inner)
                 if self._search.find(inner) is not None or native is not None:
@@ -809,7 +831,7 @@ class _Reader:
         if self._level == _CERTAIN:
             search.uses.setdefault(self._source.name, {}).setdefault(name, where)
         if problem is None:
-            search.add(name)
+            search.add(name, self._level == _OPTIONAL)
             return True
         missing = search.first_missing(name)
         search.lack(missing, problem, f"{self._source.path}:{node.lineno}", self._level)

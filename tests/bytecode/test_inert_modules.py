@@ -194,3 +194,16 @@ def test_the_home_directory_is_one_that_does_not_exist(run):
     expression += " + [used.os.path.expanduser('~other/x'), used.os.path.expanduser(b'~')]"
     said, _ = run(expression, {"used/__init__.py": package})
     assert said == ["/nonexistent/.cache", "/nonexistent", False, "~other/x", b"/nonexistent"]
+
+
+@pytest.mark.parametrize("fast", ["import ctypes", "from . import deeper"])
+def test_a_module_that_fails_where_its_importer_has_another_way_is_not_replaced(run, fast):
+    packages = {
+        "used/__init__.py": "try:\n    from .fast import way\nexcept ImportError:\n    from .slow import way\n",
+        "used/fast.py": f"{fast}\ndef way():\n    return 'fast'\n",
+        "used/deeper.py": "import ctypes\n",
+        "used/slow.py": "import ctypes\ndef way():\n    return 'slow'\n",
+    }
+    assert run("used.way()", packages)[0] == "slow"
+    packages["used/__init__.py"] += "from . import fast\n"  # without another way
+    assert run("used.fast.way()", packages)[0] == "fast"

@@ -1,8 +1,8 @@
 """Valid values for a task's fields and kinds of permissions: one definition for task.yaml, manifests, and a host's
 limits.
 
-`task.schema.json` and `host.schema.json` repeat them for editors; tests/bytecode/test_fields.py compares the three.
-Patterns match a whole text."""
+`task.schema.json` repeats them for editors; tests/bytecode/test_fields.py compares the two. Patterns match a whole
+text."""
 
 import math
 import re
@@ -54,6 +54,14 @@ EVERYTHING = {"read": ("/",), "write": ("/",), "net": ("*:*",), "listen": ("*:*"
 # that do not know them still load all other bundles.
 LATER_GRANTS = frozenset({"listen", "tables"})
 
+# Name of a limit in a manifest -> its least and greatest value; times have none.
+LIMIT_RANGES = {
+    "memory_bytes": (MIN_MEMORY_BYTES, MAX_MEMORY_BYTES),
+    "stack_bytes": (MIN_STACK_BYTES, MAX_STACK_BYTES),
+    "concurrency": (1, MAX_CONCURRENCY),
+    "descriptors": (1, MAX_DESCRIPTORS),
+    "output_bytes": (MIN_OUTPUT_BYTES, MAX_OUTPUT_BYTES),
+}
 # Name of a limit in a manifest -> its range, in words.
 EXPECTED_LIMITS = {
     "memory_bytes": "4 MiB to 256 TiB",
@@ -70,13 +78,7 @@ def limit_is_right(name, value):
     """Is `value` valid for the limit `name` of a manifest? A value of the wrong type is not."""
     if name.endswith("_s"):
         return type(value) in (int, float) and 0 < value < END_OF_TIME_S
-    minimum, maximum = {
-        "memory_bytes": (MIN_MEMORY_BYTES, MAX_MEMORY_BYTES),
-        "stack_bytes": (MIN_STACK_BYTES, MAX_STACK_BYTES),
-        "concurrency": (1, MAX_CONCURRENCY),
-        "descriptors": (1, MAX_DESCRIPTORS),
-        "output_bytes": (MIN_OUTPUT_BYTES, MAX_OUTPUT_BYTES),
-    }[name]
+    minimum, maximum = LIMIT_RANGES[name]
     return type(value) is int and minimum <= value <= maximum
 
 

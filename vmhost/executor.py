@@ -54,7 +54,7 @@ from vmhost.future import TaskFuture, is_asyncio
 from vmhost.grants import in_ascii
 from vmhost.host import start_service
 from vmhost.isolation import vm as isolation
-from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
+from vmhost.limits import MAX_QUEUE, BreakerPolicy, Limits, Policy, TaskPolicy
 from vmhost.runtime import made_functions, native_threads, program_packages, travel
 from vmhost.runtime.codec import Codec
 from vmhost.runtime.host_functions import FunctionThreads
@@ -404,7 +404,7 @@ class _Workers:
         self._permissions = _permissions(permissions)
         self._permissions["host"] = ["initializer", "initializer failed", "later"]
         self._limits = _limits(limits, max_workers)
-        self._task_policy = TaskPolicy(queue=sys.maxsize, breaker=BreakerPolicy(enabled=False))
+        self._task_policy = TaskPolicy(queue=MAX_QUEUE, breaker=BreakerPolicy(enabled=False))
         policy = Policy(
             max_vms=max_workers,
             warm=0,

@@ -10,31 +10,36 @@ import ipaddress
 import os
 from collections.abc import Mapping
 
-from vmhost.bytecode.fields import ADDRESS, EVERYTHING, GRANTS, MAX_GRANT_CHARS, PATH, TABLE, matches, shown
+from vmhost.bytecode.fields import ADDRESS, EVERYTHING, GRANTS, MAX_GRANT_CHARS, MAX_PERMISSIONS, PATH, TABLE, shown
 from vmhost.errors import ConfigurationError
+from vmhost.settings.kinds import Items, Refused, Section, Setting, Text, refused
 
 _ALL = EVERYTHING | {"host": ("*",), "tables": ("*",)}  # names that cover all of a kind
 
 
-def read_caps(value, what):
-    """`value`, a mapping of kinds of permissions to lists of names, as dict of tuples; None: no cap. ConfigurationError
-    naming `what`."""
-    if value is None:
-        return None
-    if not isinstance(value, Mapping):
-        raise ConfigurationError(f"{what}: expected a mapping such as {{'read': ['/data']}}, got {shown(value)}")
-    caps = {}
-    for kind, names in value.items():
-        if kind not in GRANTS:
-            raise ConfigurationError(f"{what}: unknown kind {shown(kind)}; expected one of {', '.join(GRANTS)}")
-        if not isinstance(names, (list, tuple, set, frozenset)):
-            raise ConfigurationError(f"{what}: {kind}: expected a list of names, got {shown(names)}")
-        pattern, expected = GRANTS[kind]
-        for name in names:
-            if not matches(pattern, name, MAX_GRANT_CHARS) and name not in _ALL[kind]:
-                raise ConfigurationError(f"{what}: {kind}: expected {expected}, got {shown(name)}")
-        caps[kind] = tuple(names)
-    return caps
+class Permissions(Section):
+    """Kinds of permissions with lists of names: caps on what a bundle may ask for."""
+
+    def __init__(self):
+        names = {kind: Text(words, pattern, MAX_GRANT_CHARS, _ALL[kind]) for kind, (pattern, words) in GRANTS.items()}
+        lists = {kind: Items(name, max_items=MAX_PERMISSIONS) for kind, name in names.items()}
+        super().__init__(Setting(kind, names, f"names of the kind {kind}", (kind,)) for kind, names in lists.items())
+
+    def check(self, value):
+        if not isinstance(value, Mapping):
+            raise refused("a mapping such as {'read': ['/data']}", value)
+        caps = {}
+        for kind, names in value.items():
+            if kind not in GRANTS:
+                raise Refused(f"unknown kind {shown(kind)}; expected one of {', '.join(GRANTS)}")
+            items = self.settings[kind].kind
+            try:
+                if not items.fits(names):
+                    raise refused("a list of names", names)
+                caps[kind] = tuple(map(items.item.check, names))
+            except Refused as error:
+                raise Refused(f"{kind}: {error}") from None
+        return caps
 
 
 def settle(asked, caps):

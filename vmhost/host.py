@@ -127,7 +127,7 @@ class Host:
 
         ConfigurationError names file, line and key.
         """
-        from vmhost.host_yaml import read_host_yaml  # here: only this needs schema and YAML
+        from vmhost.settings.host import read_host_yaml  # here: only this needs schema and YAML
 
         settings = read_host_yaml(_path(path, "host.yaml"))
         host = cls(
@@ -156,7 +156,7 @@ class Host:
         Returns the changed keys that need a restart, each as "FILE:LINE: KEY". ConfigurationError: the file is wrong,
         and nothing has changed. BundleError: the bundles after that in `load` were not looked at.
         """
-        from vmhost.host_yaml import reread_host_yaml
+        from vmhost.settings.host import reread_host_yaml
 
         if self._settings is None:
             raise ConfigurationError("reload: this host was not made from a file")

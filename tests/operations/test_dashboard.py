@@ -11,11 +11,11 @@ import pytest
 
 import vmhost
 from tests.operations.hosts_at_work import ask, bundle, host
-from vmhost.host_yaml import read_host_yaml
 from vmhost.operations import Dashboard
 from vmhost.operations.history import History, Series
 from vmhost.operations.log_tail import MAX_LINES, LogTail
 from vmhost.operations.settings import settings
+from vmhost.settings.host import read_host_yaml
 
 PAGES = (
     "/",

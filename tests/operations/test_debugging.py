@@ -528,7 +528,7 @@ def test_a_ledger_that_is_no_database_is_told(tmp_path):
 
 
 def test_host_yaml_says_who_may_debug(tmp_path):
-    from vmhost.host_yaml import read_host_yaml
+    from vmhost.settings.host import read_host_yaml
 
     path = tmp_path / "host.yaml"
     path.write_text("state: state\ndebugging: ask\n")

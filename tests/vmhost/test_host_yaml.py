@@ -8,8 +8,8 @@ import vmhost
 from tests.hosts import bundle, until
 from vmhost.bytecode.format import write_bundle
 from vmhost.errors import ConfigurationError
-from vmhost.host_yaml import read_host_yaml
 from vmhost.limits import BreakerPolicy, Policy
+from vmhost.settings.host import read_host_yaml
 
 FULL = """\
 trust: keys

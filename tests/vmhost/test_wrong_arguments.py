@@ -10,7 +10,7 @@ from tests import warm
 from tests.batches import each
 from tests.hosts import bundle
 from vmhost import BreakerPolicy, ConfigurationError, Host, Limits, Policy, TaskPolicy, VMExecutor, limits
-from vmhost.host_yaml import read_host_yaml
+from vmhost.settings.host import read_host_yaml
 
 NAN, HUGE = float("nan"), 10**5000
 OBJECT = object()
@@ -49,13 +49,18 @@ MADE = [
     (Policy, {"allow": "read"}, "allow: expected a list with any of read, write"),
     (Policy, {"allow": ["root"]}, "allow: expected"),
     (Policy, {"allow": [["read"]]}, "allow: expected"),
-    (Policy, {"search": []}, "search: expected one of measured, fixed"),
+    (Policy, {"search": []}, "search: expected measured or fixed"),
     (Policy, {"task": BreakerPolicy()}, "Policy: task: expected a TaskPolicy"),
     (Policy, {"tasks": [1]}, "Policy: tasks: expected a mapping"),
     (Policy, {"tasks": {"a": {}}}, "Policy: tasks: 'a': expected the name of a task and its TaskPolicy, got {}"),
     (TaskPolicy, {"weight": 0}, "TaskPolicy: weight: expected a number above 0"),
     (TaskPolicy, {"priority": 101}, "priority: expected a whole number from -100"),
     (TaskPolicy, {"queue": 0}, "queue: expected"),
+    (TaskPolicy, {"queue": 100_000_001}, "queue: expected a whole number from 1 to 100000000, got 100000001"),
+    (BreakerPolicy, {"consecutive": 2**63}, r"consecutive: expected a whole number from 1 to 2\*\*63 - 1, got 9223"),
+    (Policy, {"memory_bytes": 2**63}, r"memory_bytes: expected a whole number from 1 to 2\*\*63 - 1, got 9223"),
+    (limits.RecordPolicy, {"folder": "f", "max_bytes": 2**63}, r"max_bytes: expected a whole number from 1 to 2\*\*63"),
+    (Policy, {"allow": ["read", "read"]}, "allow: expected a list with any of read, .*, each once, got"),
     (TaskPolicy, {"fresh": 1}, "fresh: expected True or False, got 1"),
     (TaskPolicy, {"ready": None}, "ready: "),
     (TaskPolicy, {"limits": {"memory": 1}}, "TaskPolicy: limits: memory: expected 4 MiB"),
@@ -127,10 +132,9 @@ _REQUIRED = {limits.RecordPolicy: {"folder": "baselines"}}
 
 
 def test_every_field_of_a_policy_is_checked():
-    for policy, checks in limits._CHECKS.items():
-        assert checks.keys() == set(policy.__dataclass_fields__)
-        for name in checks:
-            with pytest.raises(ConfigurationError, match=f"{policy.__name__}: {name}: "):
+    for policy in (Limits, BreakerPolicy, limits.RecordPolicy, vmhost.DebugPolicy, TaskPolicy, Policy):
+        for name in policy.__dataclass_fields__:
+            with pytest.raises(ConfigurationError, match=f"{policy.__name__}: {name}: ".replace("Limits", "limits")):
                 policy(**_REQUIRED.get(policy, {}) | {name: OBJECT})
 
 

@@ -18,7 +18,17 @@ _CHILD_MARGIN_S = 10.0  # for a supervised process, beyond the time of its calls
 _log = logging.getLogger("vmhost")
 
 
-@click.command(short_help="Serve the bundles in FOLDER: calls and answers are lines of JSON.")
+class _Command(click.Command):
+    """With the keys of --settings in its help."""
+
+    def format_epilog(self, ctx, formatter):
+        from vmhost.settings.host import HOST
+
+        with formatter.section("Keys of --settings (docs/host-yaml.md)"):
+            formatter.write_dl([(key, setting.words) for key, setting in HOST.settings.items()])
+
+
+@click.command(cls=_Command, short_help="Serve the bundles in FOLDER: calls and answers are lines of JSON.")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="FOLDER")
 @click.option(
     "--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to trust. [default: vmhost keys trust]"
@@ -117,7 +127,7 @@ def _state_of(settings_file):
         return None
     import yaml
 
-    from vmhost.host_yaml import read_host_yaml
+    from vmhost.settings.host import read_host_yaml
 
     try:
         return read_host_yaml(settings_file).state

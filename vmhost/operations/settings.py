@@ -6,13 +6,6 @@ from dataclasses import dataclass, fields
 from vmhost import BreakerPolicy, DebugPolicy, Limits, Policy, TaskPolicy
 
 DEFAULT, PROGRAM, BUNDLE = "default", "program", "task.yaml"
-_NAMES = {
-    "memory": "memory_bytes",
-    "wall_time": "wall_s",
-    "cpu_time": "cpu_s",
-    "stack": "stack_bytes",
-    "output": "output_bytes",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +69,11 @@ def _limits(limits, name, policy):
         value = getattr(limits, field.name)
         origin = DEFAULT if value == getattr(Limits(), field.name) else BUNDLE
         for given, path in caps:
-            if value is not None and value == _given(given).get(field.name):
-                sources = (policy.origins.get(f"{path}.{key}", (None,))[0] for key in _keys(field.name))
-                origin = next(filter(None, sources), PROGRAM)
+            if value is not None and value == Limits.given(given, path).get(field.name):
+                origin = policy.origins.get(f"{path}.{field.name}", (PROGRAM,))[0]
                 break
         rows.append(Setting(field.name, _text(value), origin))
     return rows
-
-
-def _given(limits):
-    """The numbers set by a cap, by field of Limits."""
-    if isinstance(limits, Limits):
-        return {field.name: getattr(limits, field.name) for field in fields(limits)}
-    return {
-        name: getattr(Limits.read({key: value}, "limits"), name)
-        for key, value in limits.items()
-        for name in [_field(key)]
-    }
-
-
-def _field(key):
-    """The field of Limits for the name `key` in host.yaml or a program."""
-    return {"wall_time_s": "wall_s", "cpu_time_s": "cpu_s"}.get(key) or _NAMES.get(key, key)
-
-
-def _keys(name):
-    return [name, *(key for key, field in _NAMES.items() if field == name)]
 
 
 def _text(value):

@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from vmhost.host_yaml import host_settings, read_host_yaml
 from vmhost.pipeline.quantities import byte_count, milliseconds
-from vmhost.settings_file import SettingsFile
+from vmhost.settings.files import SettingsFile
+from vmhost.settings.host import host_settings, read_host_yaml
 
 _SCHEMA = Path(__file__).with_name("pipeline.schema.json")
 STDIN = "-"
@@ -141,7 +141,7 @@ def _host_options(values, here, problems):
         problems.stop()
         settings = read_host_yaml(path)
     else:
-        settings = host_settings(values["host"], here, problems.part("host"))
+        settings = host_settings(values["host"], problems.part("host"))
     if settings.load:
         problems.add(("host",), "load: a pipeline loads stream tasks only; name them in `bundles` of this file")
     options = {

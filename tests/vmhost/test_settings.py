@@ -1,0 +1,171 @@
+"""The table of host.yaml: what is generated from it, and that its schema, its reader and policies accept the same."""
+
+import dataclasses
+import json
+import re
+
+import jsonschema
+import pytest
+
+import vmhost
+from vmhost.bytecode.schema import validator
+from vmhost.cli import main
+from vmhost.limits import RecordPolicy
+from vmhost.settings import kinds, pages
+from vmhost.settings.files import Problems, read
+from vmhost.settings.host import HOST, read_host_yaml
+
+
+def test_the_shipped_schema_and_page_are_the_table_s():
+    written = "run `python -m vmhost.settings.pages`"
+    assert pages.SCHEMA.read_text(encoding="utf-8") == pages.schema_text(), written
+    page = pages.PAGE.read_text(encoding="utf-8")
+    assert page == pages.page_text(page), written
+    jsonschema.Draft202012Validator.check_schema(json.loads(pages.schema_text()))
+
+
+def leaves(section, around=lambda value: value, key=""):
+    """(key, Setting, function that makes a file's values of its value) of each setting without settings below."""
+    for each in section.settings.values():
+        needed = {"dim": 4, "filter_freq": 1} if "tables" in key or each.key == "tables" else {}
+        needed |= {"folder": "f", "memory": 1, "quota": 1} if key.endswith(("storage", "record")) else {}
+        needed = {name: value for name, value in needed.items() if name in section.settings}
+
+        def made(value, name=each.key, needed=needed, around=around):
+            return around(needed | {name: value})
+
+        inner, place = each.kind, f"{key}.{each.key}".strip(".")
+        if isinstance(inner, kinds.Named):
+            inner, named = inner.item, made
+
+            def made(value, named=named):
+                return named({"some": value})
+
+        if isinstance(inner, kinds.Section):
+            yield from leaves(inner, made, place)
+        else:
+            yield place, each, made
+
+
+LEAVES = {key: (setting, made) for key, setting, made in leaves(HOST)}
+ENDLESS = [10**9, 2**63 - 1, 2**63]
+VALUES = [
+    *ENDLESS,
+    None, True, False, 0, 1, 2, -1, -101, 0.5, 1.5, 95, 1024, 1025, 65537, 100_000_001, "", " ", "x",
+    "a\0b", "\ud800", "5 s", "500 us", "5 S", "1 d", "64 MiB", "64mib", "5 parsecs", "0 s", "measured", "math:sqrt",
+    "never", "ask", [], {}, ["read"], ["read", "read"], ["logs"], ["error", "x"], ["/a"], ["a"], [""], ["ValueError"],
+    ["*"], ["example.org:443"], ["items:read"], [1], {"a": 1},
+]  # fmt: skip
+
+
+def accepted(values, tmp_path):
+    problems = Problems(tmp_path / "host.yaml", {})
+    read(HOST, values, problems)
+    return not problems._found
+
+
+@pytest.mark.parametrize("key", LEAVES)
+def test_the_schema_accepts_what_the_reader_accepts(key, tmp_path):
+    (setting, made), schema = LEAVES[key], validator(pages.SCHEMA)
+    for value in VALUES:
+        # how much a text with a unit is, a schema cannot say
+        has_unit = (
+            isinstance(setting.kind, kinds.Time | kinds.Size) and isinstance(value, str) and re.search(r"\d", value)
+        )
+        if not has_unit and not (setting.key == "mask_patterns" and value == ["*"]):  # no regular expression
+            values = made(value)
+            assert accepted(values, tmp_path) == schema.is_valid(values), value
+
+
+POLICIES = (vmhost.Limits, vmhost.BreakerPolicy, RecordPolicy, vmhost.DebugPolicy, vmhost.TaskPolicy, vmhost.Policy)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_file_and_a_program_have_the_same_range(policy, tmp_path):
+    sections = {name: kinds.settings_of(policy, name) for name in ("", "vms")}
+    for each in [each for found in sections.values() for each in found]:
+        for value in VALUES:
+            if (
+                value is None
+                or value == ["*"]
+                or isinstance(value, str | dict)
+                or isinstance(each.kind, kinds.Path | kinds.Section)
+            ):
+                continue
+            needed = {"folder": "f"} if policy is RecordPolicy else {}
+            try:
+                policy(**needed | {each.path[0]: value})
+                is_right = True
+            except vmhost.ConfigurationError:
+                is_right = False
+            problems = Problems(tmp_path / "host.yaml", {})
+            read(each.kind, value, problems)
+            # from 1e9 s on, a time is "without end" in a file
+            if not (isinstance(each.kind, kinds.Time) and value in ENDLESS):
+                assert is_right == (not problems._found), (each.key, value)
+
+
+def test_defaults_are_those_of_the_policies():
+    assert read_default("vms.idle_time") == "1 min" and read_default("record.max_bytes") == "256 MiB"
+    assert read_default("tasks.weight") == "1" and read_default("allow_unsigned") == "false"
+    assert read_default("grace_time") == "250 ms" and read_default("limits.memory") == "none"
+
+
+def read_default(key):
+    return pages.default_text(LEAVES[key][0])
+
+
+def test_all_problems_come_with_their_lines(tmp_path):
+    path = tmp_path / "host.yaml"
+    path.write_text(
+        "vms:\n  max: 0\n  idle_time: 0 s\nqueue: 100000001\nallow: [read, read]\nfunctions:\n  f: nowhere.at.all:f\n"
+        "record: {share: 2}\ntasks:\n  a:\n    weight: -1\n    breaker: {failures: [lost], windo: 3 s}\n"
+        "limits: {memory: 1.5}\n"
+    )
+    with pytest.raises(vmhost.ConfigurationError) as caught:
+        read_host_yaml(path)
+    assert str(caught.value).replace(str(path), "F").splitlines() == [
+        "F:2: vms.max: expected a whole number from 1 to 4096, got 0",
+        "F:3: vms.idle_time: expected a quantity above zero such as 500 ms, got '0 s'",
+        "F:4: queue: expected a whole number from 1 to 100000000, got 100000001",
+        "F:5: allow: expected a list with any of read, write, net, listen, env, host, tables, each once, got"
+        " ['read', 'read']",
+        "F:7: functions.f: nowhere.at.all:f cannot be imported: No module named 'nowhere'; if it is yours, put the"
+        " folder that has it on PYTHONPATH",
+        "F:8: record.share: expected a number above 0, up to 1, got 2",
+        "F:8: record: folder is missing; expected the path of a folder",
+        "F:11: tasks.a.weight: expected a number above 0, got -1",
+        "F:12: tasks.a.breaker.failures.0: expected one of error, load, value, time, cpu, memory, got 'lost'",
+        "F:12: tasks.a.breaker.windo: unknown key; did you mean 'window'?",
+        "F:13: limits.memory: expected 4 MiB to 256 TiB, got 1.5",
+    ]
+
+
+def test_an_origin_has_the_value_there(tmp_path):
+    path = tmp_path / "host.yaml"
+    path.write_text(
+        "state: state\nvms:\n  idle_time: 5 s\nlimits:\n  memory: 64 MiB\nbreaker:\n  slow: 20 ms\nrecord:"
+        " {folder: f}\ndebugging: ask\ntasks:\n  a:\n    record: {enabled: false}\n    breaker: {probes: 3}\n"
+    )
+    policy = read_host_yaml(path).policy
+    for name, line, value in (
+        ("idle_s", 3, 5.0),
+        ("limits", 4, {"memory": "64 MiB"}),
+        ("task.breaker.slow_s", 7, 0.02),
+        ("task.record", 8, RecordPolicy(str(tmp_path / "f"))),
+        ("debugging.consent", 9, "ask"),
+        ("tasks.a.record", 12, None),
+        ("tasks.a.breaker.probes", 13, 3),
+    ):
+        assert policy.origins[name] == (f"{path}:{line}", value)
+    assert policy.origins["limits.memory_bytes"][0] == f"{path}:5" and "state" not in policy.origins
+
+
+def test_help_has_the_words_of_each_setting(capsys):
+    for policy in POLICIES:
+        for each in dataclasses.fields(policy):
+            assert each.metadata["words"] and f"`{each.name}`: {each.metadata['words']}" in policy.__doc__
+    assert main(["serve", "--help"]) == 0
+    output = " ".join(capsys.readouterr().out.split())
+    for key, setting in HOST.settings.items():
+        assert f"{key} {setting.words}" in output

@@ -1,0 +1,126 @@
+"""What is generated from a table of settings: the JSON schema for editors, and the keys as a table in Markdown.
+
+`python -m vmhost.settings.pages` writes those of host.yaml; tests/vmhost/test_settings.py holds them to it."""
+
+import json
+import re
+from dataclasses import MISSING
+from pathlib import Path
+
+from vmhost.bytecode.quantities import SIZE_PATTERN, TIME_PATTERN
+from vmhost.settings import kinds
+from vmhost.settings.host import HOST
+
+_ROOT = Path(__file__).parent.parent
+SCHEMA, PAGE = _ROOT / "host.schema.json", _ROOT.parent / "docs" / "host-yaml.md"
+BEGIN, END = "<!-- written by python -m vmhost.settings.pages -->\n", "<!-- end -->\n"
+_TIMES = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1}
+_SIZES = {"TiB": 1 << 40, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
+_BOUNDS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum"}
+
+
+def schema_text():
+    """The JSON schema of host.yaml."""
+    about = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "host.yaml"}
+    return _written(about | _schema(HOST, "#", {})) + "\n"
+
+
+def page_text(text):
+    """docs/host-yaml.md, which is `text`, with its table of keys."""
+    begin, _, rest = text.partition(BEGIN)
+    rows = ["| key | value | default | |", "| --- | --- | --- | --- |", *_rows(HOST, "", {})]
+    return "".join([begin, BEGIN, *(f"{row}\n" for row in rows), END, rest.partition(END)[2]])
+
+
+def default_text(setting):
+    """What a setting is when a file does not say it, as the file would."""
+    kind, default = setting.kind, setting.default
+    if setting.required:
+        return "required"
+    if default is MISSING or default is None or default == ():
+        return "none"
+    if isinstance(kind, (kinds.Time, kinds.Size)) and not isinstance(default, str):
+        units, number = (_TIMES, default * 1000) if isinstance(kind, kinds.Time) else (_SIZES, default)
+        unit = next(unit for unit, size in units.items() if number % size == 0)
+        return f"{int(number) // units[unit]} {unit}"
+    if isinstance(default, (bool, float)):
+        return json.dumps(default) if isinstance(default, bool) else f"{default:g}"
+    return ", ".join(default) if isinstance(default, tuple) else str(default)
+
+
+def _rows(section, prefix, seen):
+    """A row for each setting in the section, and below. `seen`: kind of a section -> the key that has its rows."""
+    for setting in section.settings.values():
+        key, kind = f"{prefix}{setting.key}", setting.kind
+        is_named, inner = isinstance(kind, kinds.Named), kind.item if isinstance(kind, kinds.Named) else kind
+        has_rows = isinstance(inner, kinds.Section)
+        value = f"as `{seen[inner]}`" if inner in seen else "a mapping" if has_rows else kind.words
+        if not is_named and has_rows and kind.short is not None:
+            value = f"{', '.join(kind.settings[kind.short].kind.options)}, or a mapping"
+        default = "" if has_rows and not isinstance(setting.default, str) else default_text(setting)
+        words = re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", setting.words)
+        yield f"| `{key}` | {value} | {default} | {words}{' (R)' if setting.fixed else ''} |"
+        if has_rows and inner not in seen:
+            seen[inner] = key
+            yield from _rows(inner, f"{key}.{'NAME.' if is_named else ''}", seen)
+
+
+def _schema(kind, path, seen):
+    """`path`: where in the schema it stands. `seen`: kind of a section -> where that stands."""
+    if kind in seen:
+        return {"$ref": seen[kind]}
+    said = {"description": kind.words}
+    match kind:
+        case kinds.Section():
+            seen[kind] = path
+            optional = kind.null or getattr(kind, "whole", False)
+            types = ["object", *["null"] * optional, *["string"] * (kind.short is not None)]
+            said |= {"type": types if len(types) > 1 else "object", "additionalProperties": False}
+            if kind.short is not None:
+                said["pattern"] = f"^(?:{'|'.join(kind.settings[kind.short].kind.options)})$"
+            said["required"] = [key for key, setting in kind.settings.items() if setting.required]
+            said["properties"] = {
+                key: {"title": setting.words} | _schema(setting.kind, f"{path}/properties/{key}", seen)
+                for key, setting in kind.settings.items()
+            }
+        case kinds.Named():
+            said |= {"type": "object", "propertyNames": _schema(kind.name, "", seen)}
+            said["additionalProperties"] = _schema(kind.item, f"{path}/additionalProperties", seen)
+        case kinds.Items():
+            said |= {"type": "array", "uniqueItems": True, "minItems": kind.min_items, "maxItems": kind.max_items}
+            said["items"] = _schema(kind.item, "", seen)
+        case kinds.Time() | kinds.Size():
+            number, pattern = ("number", TIME_PATTERN) if isinstance(kind, kinds.Time) else ("integer", SIZE_PATTERN)
+            said |= {"type": ["string", number], "pattern": pattern} | _bounds(kind)
+        case kinds.Number():
+            said |= {"type": "integer" if isinstance(kind, kinds.Whole) else "number"} | _bounds(kind)
+        case kinds.Flag():
+            said["type"] = "boolean"
+        case kinds.Choice():
+            said["enum"] = list(kind.options)
+        case kinds.Text():
+            others = [text.replace("*", "\\*") for text in kind.others if not kind.pattern.fullmatch(text)]
+            pattern = f"^(?:{'|'.join([kind.pattern.pattern, *others])})$"
+            said |= {"type": "string", "minLength": 1, "maxLength": kind.max_chars}
+            said |= {} if kind.pattern is kinds.ANY_TEXT else {"pattern": pattern}
+        case kinds.Path():
+            said |= {"type": "string", "pattern": "^[^\\u0000]+$"}
+    return {name: value for name, value in said.items() if value not in (None, [], "")}
+
+
+def _bounds(kind):
+    return {name: getattr(kind, bound) for bound, name in _BOUNDS.items()}
+
+
+def _written(value, indent=""):
+    """`value` as JSON, a mapping that fits on a line on one."""
+    line = json.dumps(value)
+    if not isinstance(value, dict) or len(indent) + len(line) < 160:
+        return line
+    rows = (f"{indent}  {json.dumps(key)}: {_written(item, indent + '  ')}" for key, item in value.items())
+    return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
+
+
+if __name__ == "__main__":
+    SCHEMA.write_text(schema_text(), encoding="utf-8")
+    PAGE.write_text(page_text(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -8,6 +8,7 @@
 #include "wire/buffer.h"
 #include "wire/engine.h"
 #include "wire/handover.h"
+#include "wire/library.h"
 #include "wire/packed.h"
 #include "wire/records.h"
 #include "vme_python.h"
@@ -98,6 +99,7 @@ typedef struct {
     bool in_key;     /* within a dict's key or a set's item */
     layout *layouts; /* LAYOUTS_MAX of them; NULL: none yet */
     uint8_t layout_count;
+    vmh_library library;
 } encoder;
 
 static layout *new_layout(layout **layouts, uint8_t *count)
@@ -808,6 +810,41 @@ static size_t kind_bytes(PyTypeObject *type)
     return bytes;
 }
 
+static int put_parts(encoder *e, const long *parts, int count)
+{
+    e->decoded += LIST_BYTES + (size_t)count * (SLOT_BYTES + NUMBER_BYTES);
+    if (put_count(e, TAG_TUPLE, count) < 0)
+        return -1;
+    uint8_t *to = room(e, 9 * (size_t)count);
+    for (int i = 0; to != NULL && i < count; i++, to += 9) {
+        long long part = parts[i];
+        *to = TAG_INT;
+        memcpy(to + 1, &part, 8);
+    }
+    return to == NULL ? -1 : 0;
+}
+
+/* Encodes a value of datetime or decimal as the codec would. 0: it has to be packed, and nothing was encoded. */
+static int put_library(encoder *e, PyObject *value, const step *at)
+{
+    static const long no_offset[3];
+    vmh_library_value read;
+    int rc = vmh_library_read(&e->library, value, &read);
+    if (rc <= 0)
+        return rc;
+    e->decoded += kind_bytes(Py_TYPE(value));
+    rc = put_head(e, TAG_KIND, read.kind, Py_None, at);
+    if (rc == 0 && read.in_utc) { /* instead of the detail None: UTC */
+        e->blob->size--;
+        e->decoded += KIND_BYTES;
+        rc = put_head(e, TAG_KIND, VMH_LIBRARY_TIMEZONE, Py_None, at) < 0 ? -1 : put_parts(e, no_offset, 3);
+    }
+    if (rc == 0)
+        rc = read.text != NULL ? put_str(e, read.text) : put_parts(e, read.parts, read.count);
+    Py_XDECREF(read.text);
+    return rc < 0 ? -1 : 1;
+}
+
 /* Encodes a value of another class, if the codec knows it. */
 static int put_kind(encoder *e, PyObject *value, const step *at)
 {
@@ -825,6 +862,9 @@ static int put_kind(encoder *e, PyObject *value, const step *at)
         if (done != 0)
             return done < 0 ? -1 : 0;
     }
+    int known = e->codec->pack == NULL ? 0 : put_library(e, value, at);
+    if (known != 0)
+        return known < 0 ? -1 : 0;
     PyObject *packed = e->codec->pack == NULL ? Py_NewRef(Py_None) : PyObject_CallOneArg(e->codec->pack, value);
     int rc;
     if (packed == NULL) {
@@ -931,6 +971,7 @@ static size_t max_decoded_bytes(vmh_vm *vm)
 static int put_all(encoder *e, PyObject *value)
 {
     int rc = put(e, value, NULL);
+    vmh_library_clear(&e->library);
     free_layouts(e->layouts, e->layout_count);
     return rc;
 }
@@ -980,6 +1021,7 @@ typedef struct {
     PyObject *where_not; /* then: the path to that value from the one being read, as text; NULL: itself */
     layout *layouts;     /* LAYOUTS_MAX of them; NULL: none yet */
     uint8_t layout_count;
+    vmh_library library;
 } decoder;
 
 /* Extends the path to a refused value by `key` (NULL: `index`) of the current container. */
@@ -1137,7 +1179,11 @@ static PyObject *get_kind(decoder *d)
         return NULL;
     int kind = *from;
     PyObject *detail = get(d), *payload = detail == NULL ? NULL : get(d);
-    PyObject *value = detail == NULL ? NULL : unpacked(d, kind, detail, payload);
+    PyObject *value = NULL;
+    if (payload != NULL && d->codec->unpack != NULL)
+        value = vmh_library_make(&d->library, kind, detail, payload);
+    if (value == NULL && detail != NULL && (payload == NULL || !PyErr_Occurred()))
+        value = unpacked(d, kind, detail, payload);
     Py_XDECREF(detail);
     Py_XDECREF(payload);
     return value;
@@ -1478,6 +1524,7 @@ PyObject *vmh_wire_decode(const vmh_blob *blob, const char *what, const vmh_code
     if (d.refused)
         raise_refused(what, d.where_not);
     Py_XDECREF(d.where_not);
+    vmh_library_clear(&d.library);
     free_layouts(d.layouts, d.layout_count);
     return value;
 }

@@ -120,8 +120,8 @@ class HostSettings:
 _OF_EACH_TASK = ("queue", "breaker", "record")  # keys that also stand outside of `tasks`, for all
 HOST = Section(
     [
-        *settings_of(HostSettings),
         Setting("vms", Section(settings_of(Policy, "vms")), "VMs of the host", (), fixed=True),
+        *settings_of(HostSettings),
         *(replace(each, path=("task", *each.path)) for each in settings_of(TaskPolicy) if each.key in _OF_EACH_TASK),
         *settings_of(Policy),
     ]

@@ -20,6 +20,8 @@ mv lock.partial tools/training_peers.lock
 mv lock.partial tools/lint.lock
 { echo "# What drives a browser in tests. Made with: make lock"; pin --group browser -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/browser.lock
+{ echo "# What runs notebooks in tests. Made with: make lock"; pin --group notebook -c requirements.lock $there; } > lock.partial
+mv lock.partial tools/notebook.lock
 { echo "# What builds the docs' site. Made with: make lock"; pin --group docs -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/docs.lock
 # beside .venv (tools/environments.sh)

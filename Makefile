@@ -82,7 +82,7 @@ fuzz: build       ## junk into all that a VM offers, for an hour (ARGS="--second
 	@$(PYTHON) -m tests.fuzz $(ARGS)
 
 fuzz-address: build  ## almost fitting arguments under the address sanitizer, an hour in VMs and one without (SECONDS=60)
-	@VMHOST_FITTING_SECONDS=$(or $(SECONDS),3600) sh tests/native/sanitize_core.sh address,undefined tests/fuzz/test_fitting.py
+	@VMHOST_FITTING_SECONDS=$(or $(SECONDS),3600) sh tests/native/sanitize_core.sh address,undefined tests/fuzz/test_fitting.py -o faulthandler_timeout=0
 
 environments: build  ## hosts under allocators, limits, policies, control groups and servers that people have (15 minutes; ARGS="--quick")
 	@folder=$$(sh tools/environments.sh) && $(PYTHON) -m tests.environments --packages "$$folder" $(ARGS)

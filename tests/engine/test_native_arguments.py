@@ -169,15 +169,28 @@ def test_a_matrix_that_is_not_finite_is_refused_before_lapack_iterates_on_it():
     """LAPACK may never return, so this is a process of its own; what it refuses itself it writes to the output."""
     done = in_a_process(
         """
+        import contextlib
         import vmhost.engine.numpy as np
+        from vmhost.engine import _array
         for value in (np.inf, -np.inf, np.nan):
             matrix = np.eye(6)
             matrix[2, 3] = matrix[3, 2] = value
-            for function in (np.linalg.svd, np.linalg.pinv, lambda a: np.linalg.lstsq(a, np.ones(6))):
+            functions = [np.linalg.svd, np.linalg.pinv, lambda a: np.linalg.lstsq(a, np.ones(6)), np.linalg.eig]
+            for function in functions:
                 try:
                     print(function(matrix))
                 except np.linalg.LinAlgError:
                     pass
+            outputs = np.zeros(6, complex), np.zeros((6, 6), complex)
+            assert _array._linear(6, 0, 0.0, (1, 6, 6, 0), (matrix,), outputs)  # eig, which looks first
+            if value != value:
+                vector = np.ones(6)
+                vector[0] = value
+                for function in (np.linalg.eigh, np.linalg.qr, np.linalg.inv, np.linalg.det, np.linalg.cholesky):
+                    with contextlib.suppress(np.linalg.LinAlgError):
+                        function(matrix)
+                with contextlib.suppress(np.linalg.LinAlgError):
+                    np.linalg.lstsq(np.eye(6), vector)
         """
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -68,7 +68,11 @@ def process(options, first, seconds, totals):
                 alarm.start()
                 if not line:
                     continue
-                counts = json.loads(line)
+                try:
+                    counts = json.loads(line)
+                except ValueError:  # such as what LAPACK says of wrong arguments
+                    told = f"printed on the host's standard output, in round {number}: {line!r}"
+                    return number, "\n".join([told, *running(folder)])
                 totals.add(counts)
                 number = counts["round"] + 1
                 if options.verbose or counts["effects"]:
@@ -90,13 +94,16 @@ def process(options, first, seconds, totals):
             f"{what}, in round {failed}; again: python -m tests.fuzz --seed {options.seed} --first {failed} --rounds 1"
             f"{' --fitting' if options.fitting else ''}"
         ]
-        findings += [
-            f"    thread {thread}: {line}" for thread, lines in notes(folder / "notes").items() for line in lines[-12:]
-        ]
+        findings += running(folder)
         findings.append(errors.read_text(errors="replace")[-6000:])
         return number, "\n".join(findings)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def running(folder):
+    """The latest calls of each guest thread, as it noted them."""
+    return [f"    thread {thread}: {line}" for thread, lines in notes(folder / "notes").items() for line in lines[-12:]]
 
 
 def main():

@@ -23,7 +23,7 @@ for part in __init__.py conftest.py batches.py warm.py hosts.py guests.py networ
 done
 find "$copy" -name '*.so' -delete
 cd "$copy"
-: > LICENSE; : > README.md
+: > LICENSE; : > NOTICE; : > README.md
 VMHOST_SANITIZE=$sanitizer "$python" setup.py -q build_ext --inplace
 [ $# -gt 0 ] || set -- tests/isolation/test_memory.py tests/isolation/test_apart.py tests/test_bad_input.py tests/guest/test_waits.py \
     tests/guest/test_grants.py tests/guest/test_paths.py tests/guest/test_certificates.py tests/stress/test_cycles.py tests/vmhost/test_real_host.py tests/vmhost/test_arrays.py \

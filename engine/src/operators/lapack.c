@@ -387,7 +387,8 @@ static void fill_failed(const vme_linear_job *j, char *const out[3])
             fill_nan(out[i], j->out_bytes[i]);
 }
 
-/* Whether all numbers are finite: with an infinite one LAPACK's iterations may never end. */
+/* Whether all numbers are finite: with an infinite one LAPACK's iterations may never end, and of NaN it prints lines to
+ * the standard output of the process. */
 static bool all_finite(const char *in, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += sizeof(double)) {
@@ -470,7 +471,7 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
     }
     case VME_LINEAR_EIG: {
         bool vectors = j->out_bytes[1] != 0;
-        info = call_geev(item, vectors, item->lwork);
+        info = all_finite(in[0], j->in_bytes[0]) ? call_geev(item, vectors, item->lwork) : -1;
         if (!item->complex)
             expand_conjugate_pairs(item, out[0], vectors ? out[1] : NULL);
         else {
@@ -492,7 +493,6 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
         int ldb = max(1, max(m, n));
         memset(item->b, 0, (size_t)ldb * (size_t)columns * size);
         transpose(item->b, in[1], m, columns, ldb, size, false);
-        /* gelsd fails for NaN as well, but prints lines to the standard output of the process */
         info = all_finite(in[0], j->in_bytes[0]) ? call_gelsd(item, item->lwork, &rank) : -1;
         transpose(out[0], item->b, max(m, n), columns, ldb, size, true);
         copy_bytes(out[1], item->s, (size_t)k * sizeof(double));

@@ -162,6 +162,7 @@ def test_an_event_loop_does_not_wait_for_the_compiler(program, monkeypatch):
     "text, expected",
     [
         ("import pk\n", f"pk = {LAZY}.module('pk', 'm.py:1')\n"),
+        ("import pk; x = 1\n", f"pk = {LAZY}.module('pk', 'm.py:1'); x = 1\n"),
         (
             "import pk as p, pk.q  # why\nx = 1\n",
             f"p = {LAZY}.module('pk', 'm.py:1'); pk = {LAZY}.module('pk.q', 'm.py:1')  # why\nx = 1\n",
@@ -174,7 +175,6 @@ def test_an_event_loop_does_not_wait_for_the_compiler(program, monkeypatch):
             (text, text)
             for text in (
                 "import pk, os\n",
-                "import pk; x = 1\n",
                 "import pk.q as q\n",
                 "from pk import *\n",
                 "from . import pk\n",

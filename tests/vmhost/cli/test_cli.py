@@ -69,7 +69,7 @@ from vmhost.cli.inspect import size_text
             failures.WRONG_INPUT,
             "--each: expected a list of values as input, got dict",
         ),
-        (["run", "greet.vmb", "--timeout", "soon"], failures.WRONG_INPUT, "--timeout: expected a quantity"),
+        (["run", "greet.vmb", "--timeout", "soon"], failures.WRONG_INPUT, "--timeout: expected a time"),
         (["run", "greet.vmb", "--trust", "no.pub"], failures.WRONG_INPUT, "no.pub"),
         (["demo", "--tasks", "greet"], failures.WRONG_INPUT, "greet: expected the folder of the shipped tasks"),
         (["keys", "trust", "greet/words.txt"], failures.WRONG_INPUT, "words.txt:1: expected `ed25519"),

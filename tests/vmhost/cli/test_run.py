@@ -211,14 +211,15 @@ def test_the_first_task_of_the_docs_runs_as_written(vmhost, tmp_path, monkeypatc
     (tmp_path / "hello").mkdir()
     (tmp_path / "hello" / "task.yaml").write_text(spec.replace('"3.14"', f'"3.{sys.version_info[1]}"'))
     (tmp_path / "hello" / "main.py").write_text(source)
-    results = [vmhost(*shlex.split(command)[1:]) for command in commands.strip().splitlines()]
+    lines = [line.removeprefix("$ ") for line in commands.splitlines() if line.startswith("$ ")]
+    results = [vmhost(*shlex.split(line)[1:]) for line in lines]
     assert [code for code, *_ in results] == [0, 0]
     assert results[1][1] == '"Hello, Ada"\n'
 
 
 def test_what_the_docs_say_a_task_can_ask_for_is_there(bundle):
     page = (ROOT / "docs" / "writing-tasks.md").read_text(encoding="utf-8")
-    source = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "vmhost.guest" in block)
+    source = next(block for block in re.findall(r"```py\w*\n(.*?)```", page, re.DOTALL) if "vmhost.guest" in block)
     path = bundle(source, more="permissions: {host: [lookup]}\nfiles: [table.csv]\n", files={"table.csv": "1,2"})
     with Host(allow_unsigned=True, functions={"lookup": sum}) as runs:
         task = runs.load(path)

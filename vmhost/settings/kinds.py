@@ -297,7 +297,8 @@ def settings_of(cls, section=""):
 def documented(cls):
     """`cls`, with its settings in its docstring."""
     if cls.__doc__ is not None:
-        cls.__doc__ += "".join(f"\n    `{each.name}`: {each.metadata['words']}" for each in dataclasses.fields(cls))
+        words = "".join(f"\n- `{each.name}`: {each.metadata['words']}" for each in dataclasses.fields(cls))
+        cls.__doc__ = f"{cls.__doc__.rstrip()}\n{words}"
     return cls
 
 

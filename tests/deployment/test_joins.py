@@ -125,6 +125,19 @@ def test_requests_are_bounded_and_refused_ones_make_room(platform, ask, monkeypa
     assert [device for device, *_ in states(platform)] == ["second", "third"]
 
 
+def test_one_token_does_not_take_all_places(platform, ask, monkeypatch):
+    monkeypatch.setattr(joins, "MAX_OF_TOKEN", 2)
+    leaked = platform.access.add_token("fleet", "test", scopes=["join"])
+    ask("first", token=leaked)
+    ask("second", token=leaked)
+    with pytest.raises(RefusedError, match="2 devices that asked with this token wait"):
+        ask("third", token=leaked)
+    ask("fourth")
+    platform.joins.refuse("first", join_code(SECRET), "admin")
+    ask("third", token=leaked)
+    assert {device for device, *_ in states(platform)} == {"first", "second", "third", "fourth"}
+
+
 def test_requests_outlive_the_platform(tmp_path):
     with platform_in(tmp_path / "cloud") as platform:
         token = platform.access.add_token("fleet", "test", scopes=["join"])

@@ -13,6 +13,7 @@ from vmhost.deployment.cloud.devices import digest_of_secret
 from vmhost.deployment.errors import MissingError, RefusedError
 
 MAX_JOINS = 1000  # requests that are kept; of refused ones, the oldest make room
+MAX_OF_TOKEN = 500  # that wait with one token: who has a leaked one leaves places to others
 
 
 class Joins:
@@ -32,7 +33,7 @@ class Joins:
                 if row[0] == "refused" or not hmac.compare_digest(row[1], digest):
                     raise AccessDeniedError(f"{device} {code}: an admin refused to let this device join", True)
                 return False
-            self._make_room(connection)
+            self._make_room(connection, identity.token)
             connection.execute(
                 "INSERT INTO deploy_joins VALUES (?, ?, ?, 'waiting', ?, ?, ?, ?)",
                 (device, code, digest, identity.name, identity.token, network, self._now_ms()),
@@ -40,7 +41,12 @@ class Joins:
             self._note(identity.name, "device asks to join", device, code=code, network=network)
         return True
 
-    def _make_room(self, connection):
+    def _make_room(self, connection, token):
+        waiting = "SELECT count(*) FROM deploy_joins WHERE state = 'waiting' AND token = ?"
+        if connection.execute(waiting, (token,)).fetchone()[0] >= MAX_OF_TOKEN:
+            raise RefusedError(
+                f"{MAX_OF_TOKEN:,} devices that asked with this token wait for an admin's approval; try again later"
+            )
         if connection.execute("SELECT count(*) FROM deploy_joins").fetchone()[0] < MAX_JOINS:
             return
         oldest = connection.execute(

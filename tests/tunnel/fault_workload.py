@@ -17,7 +17,7 @@ from vmhost.tunnel.backoff import Backoff
 from vmhost.tunnel.pushes import Pushes
 
 COUNT = 5
-WAIT_S = 30
+WAIT_S = 120
 SCHEMA = "faults", ("CREATE TABLE came (n INTEGER PRIMARY KEY, body BLOB); CREATE TABLE sent (n INTEGER)",)
 
 

@@ -10,7 +10,7 @@ import collections
 import sys
 
 from tests.hosts import bundle, until
-from vmhost.errors import from_core
+from vmhost.errors import MemoryLimitError, from_core
 from vmhost.host import system_code_store
 from vmhost.isolation import vm as isolation
 
@@ -65,6 +65,8 @@ def main(first, last, step):
             ends["result"] += 1
         except Exception as error:
             ends["untaken" if untaken else type(error).__name__] += 1
+            if not isinstance(error, MemoryLimitError) and not untaken:
+                print(room, repr(error), getattr(error, "guest_traceback", None), file=sys.stderr)
         vm.retire()
         until(lambda: vm.state in ("ended", "quarantined"))
         ends[vm.state] += 1

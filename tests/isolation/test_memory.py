@@ -232,6 +232,13 @@ def test_a_request_beyond_the_hard_limit_fails_at_once_and_may_be_caught(host, g
         greedy(1 << 40, entry="main:single_map")
 
 
+def test_a_setup_that_the_hard_limit_refuses_ends_as_a_memory_limit(host):
+    task = host.load(bundle("def setup():\n    bytearray(1 << 40)\n\ndef run(value):\n    return value\n", "heavy"))
+    for _ in range(2):  # each time in a new VM
+        with pytest.raises(vmhost.MemoryLimitError):
+            task(1)
+
+
 def test_scrypt_pays_for_the_memory_that_openssl_takes(greedy):
     assert greedy([2**14, 8], entry="main:scrypt")[:2] == [64, 64]  # 16 MiB
     answer = greedy([2**15, 8], entry="main:scrypt")  # 32 MiB: the hard limit is 30

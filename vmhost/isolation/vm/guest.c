@@ -544,9 +544,19 @@ static PyObject *entry_named(vmh_vm *vm, const char *name)
     return entry;
 }
 
+/* Whether the memory limit caused the error that is set. A library whose allocation failed raises its own error, perhaps
+ * before the stop arrives. A MemoryError is the task's own if no request was `refused`. */
+static bool memory_limit_raised(const vmh_vm *vm, bool refused)
+{
+    const vmh_meter *meter = vm->memory.meter;
+    return (refused && PyErr_ExceptionMatches(PyExc_MemoryError)) || atomic_load(&meter->over)
+           || atomic_load(&meter->denied);
+}
+
 void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
 {
     enum vmh_kind kind;
+    long long refused_before = atomic_load(&vm->memory.meter->refused);
     vmh_phase_begin(vm, VMH_PHASE_LOAD, NULL, vmh_after_ns(vmh_now_ns(), vm->limits.load_ns), VMH_FOREVER);
     if (lane->memory_lines)
         vmh_holders_start(vm->memory.meter, lane->name, lane->version);
@@ -559,10 +569,16 @@ void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
         vm->work.doomed = true;
     }
     Py_XDECREF(permissions);
-    /* A failure here recurs in the first call, which reports it to its caller. */
     vmh_cover_begin(&vm->cover, lane, true);
-    if (!vm->work.doomed && lane->entry[0] != 0 && entry_named(vm, lane->entry) == NULL)
-        PyErr_Clear();
+    if (!vm->work.doomed && lane->entry[0] != 0 && entry_named(vm, lane->entry) == NULL) {
+        if (memory_limit_raised(vm, atomic_load(&vm->memory.meter->refused) != refused_before)) {
+            /* The first call would meet the error of setup() again, but no limit. */
+            vm->work.load_kind = VMH_MEMORY_LIMIT;
+            encode_report(vm, false);
+            vm->work.doomed = true;
+        }
+        PyErr_Clear(); /* any other failure recurs in the first call, which reports it to its caller */
+    }
     vmh_cover_end(&vm->cover);
     if (vmh_phase_end(vm, &kind) && kind != VMH_CLOSED)
         vm->work.load_kind = kind;
@@ -707,12 +723,8 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         if (vmh_wire_encode_away(&vm->values.scratch, result, "result", &vm->values.codec, vm) < 0)
             kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_TASK_ERROR : VMH_VALUE;
     }
-    /* A library whose allocation failed raises its own error, perhaps before the stop arrives. A MemoryError where no
-     * limit was met is the task's own. */
     bool refused = result != NULL || atomic_load(&vm->memory.meter->refused) != refused_before;
-    if ((kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR)
-        && ((PyErr_ExceptionMatches(PyExc_MemoryError) && refused) || atomic_load(&vm->memory.meter->over)
-            || atomic_load(&vm->memory.meter->denied)))
+    if ((kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR) && memory_limit_raised(vm, refused))
         kind = VMH_MEMORY_LIMIT;
     bool unwound = kind != VMH_OK && PyErr_ExceptionMatches(vm->stop.error);
     /* Also the caller's fault: an entry point that it named and the task does not have, and an argument that cannot be

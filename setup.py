@@ -55,7 +55,6 @@ def extensions():
                 native_build.SYMBOLS,
                 *native_build.HIDDEN,
                 *part.warning_flags(),
-                *sanitize,
             ],
             extra_link_args=["-pthread", *sanitize, *native_build.symbol_flags(sanitize), *part.link_flags],
         )
@@ -151,11 +150,12 @@ class BuildInParallel(build_ext):
         compile_one = compiler.compile
         told = Progress(sum(len(extension.sources) or 1 for extension in self.extensions))  # 1: the binding's
         strict = os.environ.get("VMHOST_WERROR") == "1"
+        sanitize = native_build.sanitizer_flags(_sanitizers())
 
         def compile_all(sources, output_dir=None, depends=None, **shared):
             def compile_source(source):
                 [made] = compiler.object_filenames([source], output_dir=output_dir)
-                flags = [*(shared.get("extra_postargs") or []), *native_build.instructions(source), "-MMD"]
+                flags = [*(shared.get("extra_postargs") or []), *native_build.instructions(source), *sanitize, "-MMD"]
                 settings = repr((sys.version, shared.get("macros"), shared.get("include_dirs"), flags))
 
                 def compile_it(more):

@@ -114,7 +114,6 @@ class Build:
             "-pthread",
             *part.warning_flags(),
             *flags,
-            *self.sanitize,
         ]
         self.libraries = [f"-l{name}" for name in libraries]
 
@@ -132,7 +131,8 @@ class Build:
     def compile(self, source):
         made = self.object(source)
         made.parent.mkdir(parents=True, exist_ok=True)
-        command = [COMPILER, *self.flags, *native_build.instructions(source), *["-fPIC"] * (source == GREEDY_LIBRARY)]
+        position = ["-fPIC"] * (source == GREEDY_LIBRARY)
+        command = [COMPILER, *self.flags, *native_build.instructions(source), *self.sanitize, *position]
         native_build.compile_changed(
             made,
             source,

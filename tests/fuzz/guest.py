@@ -634,6 +634,8 @@ PLAIN = (
     lambda: frozenset({1, "x"}),
     lambda: datetime.timedelta(1),
     lambda: datetime.time(1, tzinfo=datetime.UTC),
+    lambda: [datetime.datetime(2026, 1, day, tzinfo=datetime.timezone.max) for day in (1, 2, 3)],
+    lambda: [ValueError(number, [number]) for number in range(3)],
     lambda: fractions.Fraction(1, 3),
     lambda: uuid.UUID(int=7),
     lambda: pathlib.PurePosixPath("a/b"),

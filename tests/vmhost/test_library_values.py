@@ -1,4 +1,5 @@
-"""Values of datetime and decimal cross without Python code (vmhost/isolation/wire/library.c) as they do with it."""
+"""Values of datetime and decimal, and plain exceptions, cross without Python code (vmhost/isolation/wire/) as they do
+with it."""
 
 import datetime as dt
 import decimal
@@ -105,6 +106,53 @@ def test_no_python_code_of_the_codec_runs_for_them(pool, monkeypatch):
 def test_utc_is_the_same_object(pool):
     value = pool.submit(echo, [dt.UTC, dt.datetime.now(dt.UTC)]).result()
     assert value[0] is dt.UTC and value[1].tzinfo is dt.UTC
+
+
+def noted(text):
+    error = ValueError(text)
+    error.add_note("a note")
+    return error
+
+
+def attributed():
+    error = RuntimeError(1)
+    error.code = 7
+    return error
+
+
+class Name(str):
+    pass
+
+
+def test_zones_and_exceptions_run_python_code_once_each(pool, monkeypatch):
+    packed, pack = [], kinds.pack
+    monkeypatch.setattr(kinds, "pack", lambda value: packed.append(type(value).__name__) or pack(value))
+    paris = zoneinfo.ZoneInfo("Europe/Paris")
+    zoned = [dt.datetime(2024, month, 1, tzinfo=zone) for month in range(1, 9) for zone in (FIXED, paris)]
+    back = pool.submit(echo, [*zoned, dt.time(1, tzinfo=FIXED), FIXED, {paris: {FIXED}}]).result()
+    assert sorted(packed) == ["ZoneInfo", "datetime", "datetime", "timezone"]
+    assert list(map(repr, back)) == list(map(repr, [*zoned, dt.time(1, tzinfo=FIXED), FIXED, {paris: {FIXED}}]))
+    assert len({id(value.tzinfo) for value in back[:16]}) == 2 and back[17] is back[0].tzinfo
+    packed.clear()
+    errors = [kind(number, "text") for number in range(5) for kind in (ValueError, KeyError)]
+    back = pool.submit(echo, errors).result()
+    assert packed == ["ValueError", "KeyError"] and list(map(repr, back)) == list(map(repr, errors))
+
+
+def test_exceptions_with_more_than_arguments_arrive_whole_behind_plain_ones(pool):
+    plain = [ValueError("first"), RuntimeError("first")]
+    sent = [*plain, noted("second"), attributed(), ValueError(Name("third")), ValueError([1, (2, None)]), ValueError()]
+    back = pool.submit(echo, [sent, {ValueError("key"): 1, ValueError("key 2"): 2}]).result()
+    assert list(map(repr, back[0])) == list(map(repr, sent)) and type(back[0][4].args[0]) is str
+    assert back[0][2].__notes__ == ["a note"] and back[0][3].code == 7
+    assert [(key.args, number) for key, number in back[1].items()] == [(("key",), 1), (("key 2",), 2)]
+
+
+def test_more_zones_than_a_message_keeps_leave_room_for_classes(pool):
+    zones = [dt.timezone(dt.timedelta(minutes=minute)) for minute in range(40)]
+    sent = [dt.datetime(2024, 1, 1, tzinfo=zone) for zone in zones] * 2
+    back = pool.submit(echo, [sent, [ValueError(1), ValueError(2)]]).result()
+    assert all(map(same, back[0], sent)) and list(map(repr, back[1])) == ["ValueError(1)", "ValueError(2)"]
 
 
 @pytest.mark.parametrize(

@@ -66,11 +66,10 @@ static int read_decimal(vmh_library *library, PyObject *value, vmh_library_value
     return 1;
 }
 
-/* Its zone, where it is none or UTC. */
-static bool read_zone(const PyDateTime_CAPI *times, PyObject *zone, vmh_library_value *read)
+static void read_zone(const PyDateTime_CAPI *times, PyObject *zone, vmh_library_value *read)
 {
     read->in_utc = zone == times->TimeZone_UTC;
-    return read->in_utc || zone == Py_None;
+    read->zone = read->in_utc || zone == Py_None ? NULL : zone;
 }
 
 int vmh_library_read(vmh_library *library, PyObject *value, vmh_library_value *read)
@@ -95,7 +94,8 @@ int vmh_library_read(vmh_library *library, PyObject *value, vmh_library_value *r
         parts[read->count++] = PyDateTime_DATE_GET_SECOND(value);
         parts[read->count++] = PyDateTime_DATE_GET_MICROSECOND(value);
         parts[read->count++] = PyDateTime_DATE_GET_FOLD(value);
-        return read_zone(times, PyDateTime_DATE_GET_TZINFO(value), read);
+        read_zone(times, PyDateTime_DATE_GET_TZINFO(value), read);
+        return 1;
     }
     if (Py_IS_TYPE(value, times->TimeType)) {
         read->kind = KIND_TIME;
@@ -104,7 +104,8 @@ int vmh_library_read(vmh_library *library, PyObject *value, vmh_library_value *r
         parts[read->count++] = PyDateTime_TIME_GET_SECOND(value);
         parts[read->count++] = PyDateTime_TIME_GET_MICROSECOND(value);
         parts[read->count++] = PyDateTime_TIME_GET_FOLD(value);
-        return read_zone(times, PyDateTime_TIME_GET_TZINFO(value), read);
+        read_zone(times, PyDateTime_TIME_GET_TZINFO(value), read);
+        return 1;
     }
     if (Py_IS_TYPE(value, times->DateType)) {
         read->kind = KIND_DATE;
@@ -148,14 +149,14 @@ static PyObject *make_delta(const PyDateTime_CAPI *times, PyObject *payload)
     return fits ? times->Delta_FromDelta(p[0], p[1], p[2], 0, times->DeltaType) : NULL;
 }
 
-static PyObject *make_time(vmh_library *library, int kind, PyObject *detail, PyObject *payload)
+static PyObject *make_time(vmh_library *library, int kind, PyObject *detail, bool is_zone, PyObject *payload)
 {
     const PyDateTime_CAPI *times = times_of(library);
     int p[VMH_LIBRARY_PARTS_MAX];
     if (times == NULL)
         return NULL;
     PyObject *utc = times->TimeZone_UTC, *value = NULL, *offset;
-    bool is_plain = detail == Py_None, has_zone = is_plain || Py_IS_TYPE(detail, Py_TYPE(utc));
+    bool is_plain = detail == Py_None, has_zone = is_plain || is_zone || Py_IS_TYPE(detail, Py_TYPE(utc));
     switch (kind) {
     case KIND_DATE:
         return is_plain && are_parts(payload, p, 3) ? times->Date_FromDate(p[0], p[1], p[2], times->DateType) : NULL;
@@ -191,13 +192,13 @@ static PyObject *make_decimal(vmh_library *library, PyObject *detail, PyObject *
     return value;
 }
 
-PyObject *vmh_library_make(vmh_library *library, int kind, PyObject *detail, PyObject *payload)
+PyObject *vmh_library_make(vmh_library *library, int kind, PyObject *detail, bool is_zone, PyObject *payload)
 {
     PyObject *value = NULL;
     if (kind == KIND_DECIMAL)
         value = make_decimal(library, detail, payload);
     else if (KIND_DATE <= kind && kind <= KIND_TIMEZONE)
-        value = make_time(library, kind, detail, payload);
+        value = make_time(library, kind, detail, is_zone, payload);
     if (value == NULL && PyErr_Occurred())
         none_of_it();
     return value;

@@ -7,7 +7,7 @@
 
 #include "cpython/compat.h"
 
-enum { VMH_LIBRARY_PARTS_MAX = 8, VMH_LIBRARY_TIMEZONE = 8 /* the kind */ };
+enum { VMH_LIBRARY_PARTS_MAX = 8, VMH_LIBRARY_TIMEZONE = 8, VMH_LIBRARY_ZONE_INFO = 9 /* the kinds */ };
 
 /* What one message needs of these modules, found when its first value comes. Zeroed to begin with. */
 typedef struct vmh_library {
@@ -20,15 +20,17 @@ typedef struct vmh_library_value {
     int kind;
     int count; /* of `parts` */
     long parts[VMH_LIBRARY_PARTS_MAX];
-    bool in_utc;    /* of a time: its zone is UTC; otherwise it has none */
+    bool in_utc;    /* of a time: its zone is UTC */
+    PyObject *zone; /* borrowed: of a time, another tzinfo; NULL: none, or UTC */
     PyObject *text; /* owned: of a Decimal, instead of parts; NULL */
 } vmh_library_value;
 
 /* Reads `value`. 1, or 0: it is not of these classes, or not for here; -1 with an exception. */
 int vmh_library_read(vmh_library *library, PyObject *value, vmh_library_value *read);
 
-/* The value of a kind; NULL without an exception: it is not made here. */
-PyObject *vmh_library_make(vmh_library *library, int kind, PyObject *detail, PyObject *payload);
+/* The value of a kind; NULL without an exception: it is not made here. `is_zone`: the detail is a tzinfo that came as
+ * one, of a kind above. */
+PyObject *vmh_library_make(vmh_library *library, int kind, PyObject *detail, bool is_zone, PyObject *payload);
 
 void vmh_library_clear(vmh_library *library);
 

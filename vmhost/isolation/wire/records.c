@@ -107,6 +107,31 @@ PyObject *vmh_record_make(const vmh_record *record, PyObject *const *fields)
     return value;
 }
 
+bool vmh_record_is_error(const PyTypeObject *type)
+{
+    const PyTypeObject *base = (PyTypeObject *)PyExc_BaseException;
+    return !PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_HEAPTYPE) && type->tp_basicsize == base->tp_basicsize
+           && type->tp_new == base->tp_new && type->tp_init == base->tp_init
+           && PyType_IsSubtype((PyTypeObject *)type, (PyTypeObject *)PyExc_Exception);
+}
+
+void vmh_record_describe_error(vmh_record *record, PyTypeObject *type)
+{
+    record->type = (PyTypeObject *)Py_NewRef(type);
+    record->version = type->tp_version_tag;
+}
+
+PyObject *vmh_record_error_args(PyObject *value)
+{
+    PyBaseExceptionObject *error = (PyBaseExceptionObject *)value;
+    if (error->args == NULL || (error->dict != NULL && PyDict_GET_SIZE(error->dict) > 0))
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(error->args); i++)
+        if (PyType_HasFeature(Py_TYPE(PyTuple_GET_ITEM(error->args, i)), Py_TPFLAGS_HEAPTYPE))
+            return NULL;
+    return Py_NewRef(error->args);
+}
+
 void vmh_record_clear(vmh_record *record)
 {
     Py_CLEAR(record->type);

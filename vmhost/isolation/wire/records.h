@@ -1,6 +1,6 @@
 /* Where the instances of a class store their fields, so that many of them are read and made without Python code: for
- * dataclasses and namedtuples, whose Shape (vmhost/guest/classes.py) has read, or made and checked, the first one. A
- * record is of one message and one interpreter. */
+ * dataclasses, namedtuples and plain exceptions, whose Shape (vmhost/guest/classes.py) has read, or made and checked,
+ * the first one. A record is of one message and one interpreter. */
 #ifndef VMH_RECORDS_H
 #define VMH_RECORDS_H
 
@@ -32,6 +32,16 @@ PyObject *vmh_record_make(const vmh_record *record, PyObject *const *fields);
 
 /* Whether the fields of `value` are the very values of `dict`, and these all. */
 bool vmh_record_holds(const vmh_record *record, PyObject *value, PyObject *dict);
+
+/* Whether the exceptions of this class are one of Python's own classes that keep nothing but their arguments. */
+bool vmh_record_is_error(const PyTypeObject *type);
+
+/* Describes such a class in `record`, which must be zeroed. */
+void vmh_record_describe_error(vmh_record *record, PyTypeObject *type);
+
+/* The arguments of a value of such a class, a new reference. NULL without an exception: it has attributes or notes of
+ * its own, or an argument of a class that may derive from a plain one. */
+PyObject *vmh_record_error_args(PyObject *value);
 
 void vmh_record_clear(vmh_record *record);
 

@@ -45,18 +45,23 @@ enum tag {
 };
 
 /* Kinds of vmhost/guest/classes.py whose values after the first one of a message are read and made here: dataclasses,
- * whose payload has a value for each name; namedtuples, whose payload is a tuple; and members of enums, which need none
- * since they are the same object again. */
-enum { KIND_FIELDS = 100, KIND_TUPLE = 101, KIND_MEMBER = 102, LAYOUTS_MAX = 32 };
+ * whose payload has a value for each name; namedtuples, whose payload is a tuple; members of enums, which need none
+ * since they are the same object again; and exceptions of Python's own classes, whose payload is their arguments. Zones
+ * are the same object again too; they leave half of the layouts to classes. */
+enum { KIND_FIELDS = 100, KIND_TUPLE = 101, KIND_MEMBER = 102, KIND_ERROR = 103, LAYOUTS_MAX = 32 };
 
-/* A class whose values the message has already. */
+/* A class whose values the message has already, or an object that it has. */
 typedef struct {
     int kind;
-    PyObject *same;    /* owned: the member, of KIND_MEMBER; NULL */
+    PyObject *same;    /* owned: the object, of the kinds that are one; NULL */
     vmh_record record; /* of the others */
     /* when decoding: */
-    PyObject *detail, *names, *payload; /* owned; `payload` only of KIND_MEMBER */
+    PyObject *detail, *names, *payload; /* owned; `payload` only of an object */
 } layout;
+
+static bool is_zone_kind(long kind) { return kind == VMH_LIBRARY_TIMEZONE || kind == VMH_LIBRARY_ZONE_INFO; }
+
+static bool is_object_kind(long kind) { return kind == KIND_MEMBER || is_zone_kind(kind); }
 
 /* MAPPED_BYTES: malloc always maps blocks of this size or more (DEFAULT_MMAP_THRESHOLD_MAX of the C library).
  * STOP_LOOK: items between two checks whether the VM is being stopped. */
@@ -723,11 +728,24 @@ static layout *known_layout(const encoder *e, PyObject *value)
 {
     for (uint8_t i = 0; i < e->layout_count; i++) {
         layout *as = &e->layouts[i];
-        if (as->kind == KIND_MEMBER ? as->same == value
-                                    : Py_IS_TYPE(value, as->record.type) && vmh_record_is_current(&as->record))
+        if (is_object_kind(as->kind) ? as->same == value
+                                     : Py_IS_TYPE(value, as->record.type) && vmh_record_is_current(&as->record))
             return as;
     }
     return NULL;
+}
+
+/* Encodes an exception by its arguments. 0: it has more than these, and nothing was encoded. */
+static int put_error(encoder *e, const layout *as, PyObject *value, const step *at)
+{
+    PyObject *args = vmh_record_error_args(value);
+    if (args == NULL)
+        return 0;
+    Py_ssize_t count = PyTuple_GET_SIZE(args);
+    e->decoded += LIST_BYTES + (size_t)count * SLOT_BYTES;
+    int rc = put_reference(e, as) < 0 || put_count(e, TAG_TUPLE, count) < 0 ? -1 : put_tuple(e, args, count, at);
+    Py_DECREF(args);
+    return rc < 0 ? -1 : 1;
 }
 
 /* Encodes a value of a class that the message has already. 0: it has to be packed, and nothing was encoded. */
@@ -735,9 +753,11 @@ static int put_again(encoder *e, const layout *as, PyObject *value, const step *
 {
     if (as->kind == KIND_FIELDS)
         return put_fields(e, as, value, at);
+    if (as->kind == KIND_ERROR)
+        return put_error(e, as, value, at);
     if (put_reference(e, as) < 0)
         return -1;
-    if (as->kind == KIND_MEMBER)
+    if (is_object_kind(as->kind))
         return 1;
     Py_ssize_t count = PyTuple_GET_SIZE(value);
     e->decoded += LIST_BYTES + (size_t)count * SLOT_BYTES;
@@ -750,12 +770,15 @@ static layout *add_layout(encoder *e, long kind, PyObject *names, PyObject *valu
 {
     bool fits = kind == KIND_FIELDS  ? PyTuple_CheckExact(names)
                 : kind == KIND_TUPLE ? PyTuple_Check(value)
-                                     : kind == KIND_MEMBER;
-    if (!fits || e->layout_count == LAYOUTS_MAX)
+                : kind == KIND_ERROR ? vmh_record_is_error(Py_TYPE(value))
+                                     : is_object_kind(kind);
+    if (!fits || e->layout_count >= (is_zone_kind(kind) ? LAYOUTS_MAX / 2 : LAYOUTS_MAX))
         return NULL;
     layout new = {.kind = (int)kind}, *as = NULL;
-    if (kind == KIND_MEMBER)
+    if (is_object_kind(kind))
         new.same = Py_NewRef(value);
+    else if (kind == KIND_ERROR)
+        vmh_record_describe_error(&new.record, Py_TYPE(value));
     else
         *rc = vmh_record_describe(&new.record, Py_TYPE(value), kind == KIND_FIELDS ? names : NULL);
     if (*rc > 0 && (as = new_layout(&e->layouts, &e->layout_count)) == NULL)
@@ -780,8 +803,8 @@ static int put_head(encoder *e, enum tag tag, long kind, PyObject *detail, const
 }
 
 /* Encodes the codec's result for a value: `packed` is (kind, detail, payload), and the names of the fields, or None, if
- * further values of the class need not be packed. */
-static int put_packed(encoder *e, PyObject *packed, PyObject *value, const step *at)
+ * further values of the class need not be packed. `again`: its class has a layout, which does not fit this value. */
+static int put_packed(encoder *e, PyObject *packed, PyObject *value, bool again, const step *at)
 {
     int overflow = 0, rc = 1;
     long kind = -1;
@@ -791,8 +814,10 @@ static int put_packed(encoder *e, PyObject *packed, PyObject *value, const step 
     if (kind < 0 || kind > UINT8_MAX)
         return refuse(e, at, PyExc_ValueError, "packed as a `%s` that is no (kind, detail, payload)", packed);
     PyObject *detail = PyTuple_GET_ITEM(packed, 1), *payload = PyTuple_GET_ITEM(packed, 2);
-    PyObject *names = size == 4 ? PyTuple_GET_ITEM(packed, 3) : NULL;
-    layout *as = names == NULL ? NULL : add_layout(e, kind, names, value, &rc);
+    PyObject *names = size == 4                                  ? PyTuple_GET_ITEM(packed, 3)
+                      : is_zone_kind(kind) || kind == KIND_ERROR ? Py_None
+                                                                 : NULL;
+    layout *as = names == NULL || again ? NULL : add_layout(e, kind, names, value, &rc);
     if (rc < 0)
         return -1;
     if (as == NULL)
@@ -824,7 +849,8 @@ static int put_parts(encoder *e, const long *parts, int count)
     return to == NULL ? -1 : 0;
 }
 
-/* Encodes a value of datetime or decimal as the codec would. 0: it has to be packed, and nothing was encoded. */
+/* Encodes a value of datetime or decimal as the codec would. 0: it has to be packed, and nothing was encoded; so has
+ * the first time in a zone. */
 static int put_library(encoder *e, PyObject *value, const step *at)
 {
     static const long no_offset[3];
@@ -832,8 +858,11 @@ static int put_library(encoder *e, PyObject *value, const step *at)
     int rc = vmh_library_read(&e->library, value, &read);
     if (rc <= 0)
         return rc;
+    const layout *zone = read.zone == NULL ? NULL : known_layout(e, read.zone);
+    if (read.zone != NULL && (zone == NULL || !is_zone_kind(zone->kind)))
+        return 0;
     e->decoded += kind_bytes(Py_TYPE(value));
-    rc = put_head(e, TAG_KIND, read.kind, Py_None, at);
+    rc = put_head(e, TAG_KIND, read.kind, read.zone == NULL ? Py_None : read.zone, at);
     if (rc == 0 && read.in_utc) { /* instead of the detail None: UTC */
         e->blob->size--;
         e->decoded += KIND_BYTES;
@@ -879,7 +908,7 @@ static int put_kind(encoder *e, PyObject *value, const step *at)
         e->ours = false; /* the packing function may have kept references to its contents */
         e->decoded += kind_bytes(Py_TYPE(value));
         e->depth++;
-        rc = put_packed(e, packed, value, at);
+        rc = put_packed(e, packed, value, as != NULL, at);
         e->depth--;
         e->ours = ours;
     }
@@ -1171,6 +1200,14 @@ static PyObject *unpacked(decoder *d, int kind, PyObject *detail, PyObject *payl
     return value;
 }
 
+static bool is_known_zone(const decoder *d, PyObject *value)
+{
+    for (uint8_t i = 0; i < d->layout_count; i++)
+        if (d->layouts[i].same == value && is_zone_kind(d->layouts[i].kind))
+            return true;
+    return false;
+}
+
 /* Passes a kind's detail and payload to the codec. */
 static PyObject *get_kind(decoder *d)
 {
@@ -1181,7 +1218,7 @@ static PyObject *get_kind(decoder *d)
     PyObject *detail = get(d), *payload = detail == NULL ? NULL : get(d);
     PyObject *value = NULL;
     if (payload != NULL && d->codec->unpack != NULL)
-        value = vmh_library_make(&d->library, kind, detail, payload);
+        value = vmh_library_make(&d->library, kind, detail, is_known_zone(d, detail), payload);
     if (value == NULL && detail != NULL && (payload == NULL || !PyErr_Occurred()))
         value = unpacked(d, kind, detail, payload);
     Py_XDECREF(detail);
@@ -1209,7 +1246,7 @@ static PyObject *get_layout(decoder *d)
         value = unpacked(d, kind, detail, payload);
     }
     int rc = 0;
-    if (value != NULL && kind == KIND_MEMBER && !d->in_key)
+    if (value != NULL && is_object_kind(kind) && !(d->in_key && kind == KIND_MEMBER))
         as->same = Py_NewRef(value);
     else if (value != NULL && kind == KIND_TUPLE && PyTuple_Check(value))
         rc = vmh_record_describe(&as->record, Py_TYPE(value), NULL);
@@ -1219,7 +1256,9 @@ static PyObject *get_layout(decoder *d)
         vmh_record_clear(&as->record); /* made in another way */
     if (rc < 0)
         Py_CLEAR(value);
-    if (value != NULL && kind == KIND_MEMBER)
+    if (value != NULL && kind == KIND_ERROR && vmh_record_is_error(Py_TYPE(value)))
+        vmh_record_describe_error(&as->record, Py_TYPE(value));
+    if (value != NULL && is_object_kind(kind))
         as->payload = Py_NewRef(payload);
     Py_XDECREF(detail);
     Py_XDECREF(names);
@@ -1251,6 +1290,21 @@ static PyObject *get_fields(decoder *d, const layout *as)
     return value;
 }
 
+/* An exception of these arguments, whose reference it takes. */
+static PyObject *get_error(decoder *d, const layout *as, PyObject *args)
+{
+    PyObject *value = NULL;
+    if (!d->in_key && vmh_record_is_current(&as->record) && PyTuple_CheckExact(args)) {
+        value = PyObject_CallObject((PyObject *)as->record.type, args);
+    } else {
+        PyObject *payload = Py_BuildValue("(O{})", args);
+        value = unpacked(d, as->kind, as->detail, payload);
+        Py_XDECREF(payload);
+    }
+    Py_DECREF(args);
+    return value;
+}
+
 /* A further value of a layout. */
 static PyObject *get_again(decoder *d)
 {
@@ -1262,13 +1316,17 @@ static PyObject *get_again(decoder *d)
     }
     const layout *as = &d->layouts[*from];
     PyObject *payload, *value = NULL;
-    if (as->kind == KIND_MEMBER)
-        return as->same != NULL && !d->in_key ? Py_NewRef(as->same) : unpacked(d, as->kind, as->detail, as->payload);
+    if (is_object_kind(as->kind))
+        return as->same != NULL && !(d->in_key && as->kind == KIND_MEMBER)
+                   ? Py_NewRef(as->same)
+                   : unpacked(d, as->kind, as->detail, as->payload);
     if (as->kind == KIND_FIELDS && PyTuple_CheckExact(as->names)
         && PyTuple_GET_SIZE(as->names) <= VMH_RECORD_FIELDS_MAX)
         return get_fields(d, as);
     if ((payload = get(d)) == NULL)
         return NULL;
+    if (as->kind == KIND_ERROR)
+        return get_error(d, as, payload);
     if (d->in_key || !vmh_record_is_current(&as->record) || !PyTuple_CheckExact(payload)) {
         value = unpacked(d, as->kind, as->detail, payload);
     } else {

@@ -113,10 +113,14 @@ def found(folder):
     }
 
 
-if __name__ == "__main__":
+def main(folder):
     end_if_hung()
     try:
-        work(Path(sys.argv[1]))
+        work(Path(folder))
     except StoreError as error:
         print(error, file=sys.stderr)
         sys.exit(STORE_FAILED)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

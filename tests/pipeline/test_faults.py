@@ -4,17 +4,14 @@ sent at the end is what it would have been without."""
 import random
 import shutil
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.pipeline import fault_workload
 from tests.stores import power_cuts
+from tests.stores.workloads import Workload
 from vmhost.pipeline.replay import ReplayClock
 
-ROOT = Path(__file__).resolve().parents[2]
 KINDS = {
     "killed": lambda number: {"WRITE_LOG_LAST": number},
     "full": lambda number: {"WRITE_LOG_FAILS": number},
@@ -26,12 +23,11 @@ PARTS = 8  # of the faults of a kind, for as many processes
 
 
 class Trials:
-    def __init__(self, folder):
-        self.folder = folder
-        self.library = power_cuts.build(folder)
+    def __init__(self, folder, workload):
+        self.folder, self.workload = folder, workload
         fault_workload.prepare(folder / "made")
-        done = self.run(whole := self.new("whole"))
-        assert done.returncode == 0, done.stderr
+        status, errors = self.run(whole := self.new("whole"))
+        assert status == 0, errors
         self.expected = fault_workload.found(whole)
         self.writes = sum(1 for _ in power_cuts.records(whole / "log"))
         assert self.writes > 100 and all(self.expected["tables"].values()) and self.expected["sent"]
@@ -42,33 +38,31 @@ class Trials:
         return folder
 
     def run(self, folder, **faults):
-        return subprocess.run(
-            [sys.executable, "-m", "tests.pipeline.fault_workload", str(folder)],
-            env=power_cuts.environment(self.library, folder / "data", folder / "log", **faults),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=power_cuts.CHILD_S + 60,
-        )
+        """(exit status, stderr) of a process."""
+        with self.workload.start([folder], folder / "data", folder / "log", **faults) as process:
+            return process.wait(power_cuts.CHILD_S + 60), process.errors
 
     def fails(self, kind, number):
         """Whether the fault was met; AssertionError if it left a trace."""
         folder = self.new(f"{kind} {number}")
-        done = self.run(folder, **KINDS[kind](number))
-        assert done.returncode in (0, -signal.SIGKILL, fault_workload.STORE_FAILED), done.stderr
-        if met := done.returncode != 0:
-            done = self.run(folder)
-            assert done.returncode == 0, done.stderr
+        where = f"{kind} at write {number} of {self.writes}"
+        status, errors = self.run(folder, **KINDS[kind](number))
+        assert status in (0, -signal.SIGKILL, fault_workload.STORE_FAILED), f"{where}: status {status}: {errors}"
+        if met := status != 0:
+            status, errors = self.run(folder)
+            assert status == 0, f"{where}, started again: status {status}: {errors}"
         found = fault_workload.found(folder)
         for what, expected in self.expected.items():
-            assert found[what] == expected, f"{kind} at write {number} of {self.writes}: {what}"
+            assert found[what] == expected, f"{where}: {what}"
         shutil.rmtree(folder)
         return met
 
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory):
-    return Trials(tmp_path_factory.mktemp("faults"))
+    folder = tmp_path_factory.mktemp("faults")
+    with Workload(power_cuts.build(folder), "tests.pipeline.fault_workload") as workload:
+        yield Trials(folder, workload)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,7 +74,7 @@ def test_a_fault_at_some_writes(trials, kind):
 
 def test_events_that_are_fed_again_are_counted_and_make_nothing(trials):
     folder = trials.new("again")
-    assert trials.run(folder).returncode == 0
+    assert trials.run(folder)[0] == 0
     with fault_workload.opened(folder, ReplayClock()) as pipeline:
         pipeline.append_many(list(fault_workload.events()))
         assert pipeline.statistics()["intake"]["duplicates"] == fault_workload.COUNT

@@ -82,7 +82,11 @@ def server(address, store, keys):
     persistently(lambda: end.run(address, drain_s=0.1, ready=lambda bound: print(bound[0][1], flush=True)))
 
 
-if __name__ == "__main__":
+def main(role, *given):
     end_if_hung()
     keeper.LONGEST_RETRY_S = 0.1  # a disk is full for a number of writes here, not for a time
-    {"device": device, "server": server}[sys.argv[1]](*sys.argv[2:])
+    {"device": device, "server": server}[role](*given)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

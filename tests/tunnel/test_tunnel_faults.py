@@ -2,19 +2,18 @@
 
 import contextlib
 import random
+import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.stores import power_cuts
+from tests.stores.workloads import Workload
 from tests.tunnel.fault_workload import COUNT
 
-ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = power_cuts.CHILD_S + 60
 ALL = [b"%d" % number for number in range(COUNT)]
 FAULTS = {
@@ -23,19 +22,22 @@ FAULTS = {
     "full for a while": lambda number: {"WRITE_LOG_FAILS": number, "WRITE_LOG_FAILURES": 40},
 }
 SAMPLED = 3  # faults of each kind and end in `make test`
+PARTS = 8  # of the faults of a kind and end, for as many processes
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return power_cuts.build(tmp_path_factory.mktemp("write_log"))
+def workload(tmp_path_factory):
+    library = power_cuts.build(tmp_path_factory.mktemp("write_log"))
+    with Workload(library, "tests.tunnel.fault_workload") as workload:
+        yield workload
 
 
 class Ends:
     """Both ends in `folder`, each a process of its own. `faulty`: which of them gets the fault."""
 
-    def __init__(self, library, keys, folder, faulty):
+    def __init__(self, workload, keys, folder, faulty):
         folder.mkdir()
-        self.library, self.keys, self.folder, self.faulty = library, keys, folder, faulty
+        self.workload, self.keys, self.folder, self.faulty = workload, keys, folder, faulty
         with socket.socket() as free:  # the server's, also of the next process
             free.bind(("127.0.0.1", 0))
             self.address = f"localhost:{free.getsockname()[1]}"
@@ -44,17 +46,15 @@ class Ends:
         folder = self.folder / role
         folder.mkdir(exist_ok=True)
         faults = faults if role == self.faulty else {}
-        environment = power_cuts.environment(self.library, folder, self.folder / f"{role}.log", **faults)
-        command = ["-m", "tests.tunnel.fault_workload", role, self.address, folder / "store", self.keys]
-        return subprocess.Popen(
-            [sys.executable, *map(str, command)], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
+        arguments = role, self.address, folder / "store", self.keys
+        process = self.workload.start(arguments, folder, self.folder / f"{role}.log", **faults)
+        return self.processes.enter_context(process)
 
     def run(self, **faults):
         """Until both are done; one that was killed is started again without a fault. Returns how often that was."""
         killed = 0
-        running = {"server": self.start("server", **faults)}
-        try:
+        with contextlib.ExitStack() as self.processes:
+            running = {"server": self.start("server", **faults)}
             if not running["server"].stdout.readline():  # it died before it listened
                 self._again(running, "server")
                 killed += 1
@@ -62,14 +62,13 @@ class Ends:
             while (role := self._ended(running)) is not None:
                 self._again(running, role)
                 killed += 1
-        finally:
-            for process in running.values():
-                process.terminate()
-                process.wait(WAIT_S)
-                process.stdout.close()
-        if running["server"].returncode == -signal.SIGKILL:  # at its end
-            return killed + 1
-        assert running["server"].returncode in (0, -signal.SIGTERM)  # that came while it was starting again
+            server = running["server"]
+            server.terminate()
+            status = server.wait(WAIT_S)
+            if status == -signal.SIGKILL:  # at its end
+                return killed + 1
+            # SIGTERM may have come while it was starting again
+            assert status in (0, -signal.SIGTERM), f"status {status} of the server: {server.errors}"
         return killed
 
     def _ended(self, running):
@@ -81,8 +80,8 @@ class Ends:
 
     def _again(self, running, role):
         process = running[role]
-        process.stdout.close()
-        assert process.wait(WAIT_S) == -signal.SIGKILL
+        status = process.wait(WAIT_S)
+        assert status == -signal.SIGKILL, f"status {status} of the {role}: {process.errors}"
         running[role] = self.start(role)
 
     def writes(self):
@@ -98,20 +97,21 @@ class Ends:
                     assert store.execute("SELECT count(*) FROM outbox_entries").fetchone() == (0,)
 
 
-def with_faults(library, keys, folder, role, kind, choose):
-    counting = Ends(library, keys, folder / "counting", role)
+def with_faults(workload, keys, folder, role, kind, choose):
+    counting = Ends(workload, keys, folder / "counting", role)
     assert counting.run() == 0
     counting.check()
     writes = counting.writes()
     assert writes > 20
     killed, numbers = 0, choose(range(1, writes + 1))
     for number in numbers:
-        ends = Ends(library, keys, folder / str(number), role)
+        ends = Ends(workload, keys, folder / str(number), role)
         try:
             killed += ends.run(**FAULTS[kind](number))
             ends.check()
-        except (AssertionError, sqlite3.Error) as error:
+        except (AssertionError, sqlite3.Error, subprocess.TimeoutExpired) as error:
             raise AssertionError(f"{role}, {kind} at write {number} of {writes}: {error}") from error
+        shutil.rmtree(ends.folder)
     assert killed >= len(numbers) * 3 // 4 if kind == "killed" else not killed
 
 
@@ -121,13 +121,14 @@ KINDS = pytest.mark.parametrize("kind", FAULTS)
 
 @ROLES
 @KINDS
-def test_a_fault_at_some_writes(library, keys, tmp_path, role, kind):
+def test_a_fault_at_some_writes(workload, keys, tmp_path, role, kind):
     dice = random.Random(f"{role} {kind}")
-    with_faults(library, keys, tmp_path, role, kind, lambda all_: dice.sample(all_[: len(all_) * 3 // 4], SAMPLED))
+    with_faults(workload, keys, tmp_path, role, kind, lambda all_: dice.sample(all_[: len(all_) * 3 // 4], SAMPLED))
 
 
 @pytest.mark.stress
+@pytest.mark.parametrize("part", range(PARTS))
 @ROLES
 @KINDS
-def test_a_fault_at_each_write(library, keys, tmp_path, role, kind):
-    with_faults(library, keys, tmp_path, role, kind, lambda all_: all_)
+def test_a_fault_at_each_write(workload, keys, tmp_path, role, kind, part):
+    with_faults(workload, keys, tmp_path, role, kind, lambda all_: all_[part::PARTS])

@@ -3,8 +3,13 @@
 Each device has a loopback address of its own. A twentieth is silent (no greeting), slow (its greeting comes a byte at a
 time), poisonous (messages that its consumer refuses), lying (acknowledges what was never sent), or flooding (as many
 requests as it may, without an end). One of them that is disconnected comes again.
+
+python -m bench.tunnel_hostile --minutes 10 [--devices 1000]
+
+prints the server's memory each minute, what waits in it, and whether it is flat.
 """
 
+import argparse
 import asyncio
 import contextlib
 import os
@@ -15,13 +20,16 @@ from pathlib import Path
 from bench.measure import Figure, Result
 from bench.tunnel_load import PlainDevice, _files, _settled
 from bench.tunnel_peers import Folder
-from vmhost.tunnel import Server, Transactional, frames
+from vmhost.tunnel import Server, Transactional, frames, status
+from vmhost.tunnel.limits import USUAL
 from vmhost.tunnel.tls import device_context
 from vmhost.tunnel.transport import Reading
 
 POISON = b"poison"
 KINDS = ("silent", "slow", "poisonous", "lying", "flooding")
+FLAT = 1.1  # how many times the most of the first half of the time may be taken in the second
 _PAUSE_S = 0.5  # between messages of a device
+_STORE = "hostile.sqlite"
 
 
 def hostile(quick):
@@ -53,9 +61,54 @@ def hostile(quick):
     )
 
 
+def minutes_long(minutes, count):
+    """Prints the server's memory each minute, and a verdict."""
+    _files(8 * count)
+    folder = Folder()
+    try:
+        port, pid = folder.serve(_serve, folder)
+        bad = count // 20
+        folder.serve(_attackers, folder, port, bad)
+        context = device_context(folder.keys / "ca.pem")
+        print(f"{count:,} devices, {bad:,} of them hostile; process {pid} serves", flush=True)
+
+        async def run():
+            watching = asyncio.create_task(_by_minute(pid, folder.path / _STORE, minutes))
+            times, _ = await _times(context, port, pid, range(bad, count), minutes * 60)
+            return times, await watching
+
+        times, resident = asyncio.run(run())
+    finally:
+        folder.close()
+    early, late = (max(some) for some in (resident[: minutes // 2 + 1], resident[minutes // 2 + 1 :]))
+    print(f"acknowledged: {len(times):,} messages of the others, 99th percentile {_p99(times):.0f} ms")
+    print(
+        f"{'flat' if late <= early * FLAT else 'NOT flat'}: at most {early >> 20} MiB in the first half of the time, "
+        f"{late >> 20} MiB in the second; up to {FLAT:g} times as much is flat"
+    )
+
+
+async def _by_minute(pid, store, minutes):
+    """[resident bytes], from the beginning on."""
+    loop, found = asyncio.get_running_loop(), []
+    began = loop.time()
+    for minute in range(minutes + 1):
+        await asyncio.sleep(began + minute * 60 - loop.time())
+        found.append(_resident(pid))
+        said = await asyncio.to_thread(status.of_processes, store)
+        more = (
+            f"{said[0]['connections']:,} connections, {said[0]['pending_bytes'] / (1 << 20):.1f} MiB of messages wait, "
+            f"{said[0]['counts']['messages']:,} came, {said[0]['counts']['given_up']:,} were refused"
+            if said
+            else "it does not say more"
+        )
+        print(f"minute {minute:2}: {found[-1] >> 20:4} MiB; {more}", flush=True)
+    return found
+
+
 def _serve(ready, folder):
     server = Server(
-        folder.path / "hostile.sqlite",
+        folder.path / _STORE,
         certificate=folder.keys / "server.pem",
         key=folder.keys / "server.key",
         identify=lambda token: token,
@@ -135,7 +188,8 @@ def _attackers(ready, folder, port, count):
         reading = Reading(loop)
 
         def connected(number):
-            return _connected(loop, context, reading, port, number)
+            # what it may, it sends at once
+            return _connected(loop, context, reading, port, number, flight_bytes=USUAL.window_bytes)
 
         attacks = [_again(_attack, KINDS[number % len(KINDS)], number, port, connected) for number in range(count)]
         ready.put("attacking")
@@ -185,3 +239,19 @@ async def _attack(kind, number, port, connected):
 
 
 ROWS = (hostile,)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.tunnel_hostile", description="The memory of a server under attack."
+    )
+    parser.add_argument("--minutes", type=int, default=10, help="how long, at least 2; default: 10")
+    parser.add_argument("--devices", type=int, default=1000, help="a twentieth of them are hostile; default: 1000")
+    options = parser.parse_args()
+    if options.minutes < 2 or options.devices < 100:
+        parser.error("expected at least 2 minutes and 100 devices")
+    minutes_long(options.minutes, options.devices)
+
+
+if __name__ == "__main__":
+    main()

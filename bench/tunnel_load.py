@@ -32,14 +32,15 @@ from vmhost.tunnel.transport import Reading, Transport
 
 
 class PlainDevice:
-    """`on_kept(device, number)` is called when the cloud has stored everything up to the number."""
+    """`on_kept(device, number)` is called when the cloud has stored everything up to the number. `settings`: of its
+    Connection."""
 
-    def __init__(self, loop, context, reading, name, *, compression=None, on_kept=None):
+    def __init__(self, loop, context, reading, name, *, on_kept=None, **settings):
         self.sent = 0
         self.on_kept = on_kept
         self.welcomed = loop.create_future()
         self._name = name
-        connection = protocol.Connection(client=True, compression=compression, now=loop.time(), heartbeat_s=600)
+        connection = protocol.Connection(client=True, now=loop.time(), heartbeat_s=600, **settings)
         self.transport = Transport(
             loop, context, connection, reading, self._events, self._closed, self._secured,
             server_side=False, server_hostname="localhost",

@@ -132,6 +132,33 @@ def test_requests_that_wait_are_bounded_by_bytes(make_server, settings_of):
             stuck.set()
 
 
+@pytest.mark.parametrize(("identity", "at_once"), [("", 1), ("", 200), ("x" * 250, 40), ("\U0001f600" * 250, 10)])
+def test_messages_that_wait_take_the_memory_that_is_allowed(make_server, settings_of, identity, at_once):
+    """Messages without bodies: what they take is their ids, and the objects around them."""
+    allowed, stuck = 2 << 20, threading.Event()
+    server = make_server(table=None, device_pending_bytes=allowed)
+    server.consume("*", lambda message: stuck.wait(WAIT_S))
+    sent = b"".join(frames.encode(frames.CHANNEL, alias, f"c{alias}", 4) for alias in range(40))
+    for start in range(1, 400_000 // (32 + len(identity)), at_once):
+        flat = [each for number in range(start, start + at_once) for each in (number, identity, b"")]
+        sent += b"".join(frames.encode(frames.MESSAGES, alias, flat) for alias in range(40))
+    with server.running() as address, Raw(address, settings_of("ann")) as enemy:
+        try:
+            enemy.receive_kind(frames.WELCOME)
+            tracemalloc.start()
+            sending = threading.Thread(target=_sent, args=(enemy, sent))
+            sending.start()
+            until(lambda: server.worker._paused)
+            held, _ = tracemalloc.get_traced_memory()
+            assert server.worker.statistics()["pending_bytes"] >= allowed
+            assert held < allowed * 3 // 2
+        finally:
+            tracemalloc.stop()
+            stuck.set()
+            enemy.socket.shutdown(socket.SHUT_RDWR)
+            sending.join(WAIT_S)
+
+
 def test_odd_limits_of_a_device_trouble_nobody(make_server, make_device, settings_of, tmp_path, caplog):
     """It takes one channel of 10 bytes, and there are two dictionaries and pushes on three channels for it."""
     server = make_server()

@@ -1,5 +1,6 @@
 """The limits of one end of a connection. It announces them, the other end keeps to them; who exceeds one is cut off."""
 
+import sys
 from dataclasses import asdict, dataclass, fields
 
 from vmhost.tunnel.errors import TunnelConfigurationError
@@ -12,7 +13,10 @@ NAME_CHARACTERS = 128  # of a channel or device name
 ID_CHARACTERS = 256  # of a message's id
 TAKEN_BYTES = 1 << 20  # of messages taken from a store at a time, unless a single one is larger
 MAX_EPOCHS = 64  # of one sender that a receiver remembers; more than two copies of a store have on their way
-MESSAGE_OVERHEAD = 32  # bytes that a message counts beyond its body
+MESSAGE_OVERHEAD = 32  # bytes that a message counts beyond its id and body, in windows
+# Bytes of memory that a received message takes beyond its id and body: its tuple and number, its entry in the window,
+# and its places in lists; and a frame of messages: its list, and who it is from.
+MESSAGE_MEMORY, FRAME_MEMORY = 260, 600
 
 
 @dataclass(frozen=True)
@@ -47,3 +51,9 @@ class Limits:
 
 
 USUAL = Limits()
+
+
+def memory(messages):
+    """The bytes of memory that received messages (number, id, body) of one frame take until they are stored."""
+    size = sys.getsizeof
+    return FRAME_MEMORY + sum(size(identity) + size(body) + MESSAGE_MEMORY for _, identity, body in messages)

@@ -19,6 +19,7 @@ from vmhost.tunnel.errors import AnswerError, MessageTooLargeError, OfflineError
 from vmhost.tunnel.histogram import Histogram
 from vmhost.tunnel.inbox import Arrival, Inbox
 from vmhost.tunnel.keeper import Keeper
+from vmhost.tunnel.limits import memory
 from vmhost.tunnel.streams import BlockingStream, Stream, serve
 from vmhost.tunnel.tls import certified_device
 from vmhost.tunnel.transport import ASKED, EVENTS_AT_ONCE, UNREAD_BYTES, Reading, Transport
@@ -259,7 +260,7 @@ class Worker:
         if consumer is None:
             transport.connection.refuse(event.channel, "no consumer for this channel")
             return
-        size = sum(len(body) + 100 for _, _, body in event.messages)
+        size = memory(event.messages)
         arrived = self._arrived.setdefault(transport, {}).setdefault(event.channel, deque())
         arrived.append((event.messages[-1][0], self.loop.time(), size))
         self._pending_bytes += size

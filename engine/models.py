@@ -304,13 +304,17 @@ def _where(sizes, port):
 
 def opened(name, data, *, threads=0, ftz=False, search=None, spend=False, like=None, device="cpu", device_memory=0,
            device_options=None):  # fmt: skip
-    """The Model in the bytes of a model file, outside a VM; options as in `load`. `spend`: `data` is writable and not
-    read afterwards: its memory is released while weights are packed, so that hardly more than the largest constant is
-    in memory twice; zeros remain there. `like`: a Model of the same network with other weights, whose algorithms are
+    """The Model in the bytes of a model file, outside a VM.
+
+    `name`: in messages. `data`: the bytes. `threads`, `ftz`, `search`: as in `load`. `spend`: `data` is writable and
+    not read afterwards: its memory is released while weights are packed, so that hardly more than the largest constant
+    is in memory twice; zeros remain there. `like`: a Model of the same network with other weights, whose algorithms are
     used without a search.
 
     `device`: "cpu", or "cuda" or "cuda:NUMBER" for an NVIDIA GPU (docs/gpu.md): a Model with its weights in GPU memory,
-    of which it takes at most `device_memory` bytes (0: no limit); `device_options`: vmhost.engine.cuda.Options.
+    of which it takes at most `device_memory` bytes. `device_memory`: in bytes; 0: no limit. `device_options`:
+    vmhost.engine.cuda.Options.
+
     DeviceError: no GPU, or no library. UnsupportedError names an operator that the GPU lacks."""
     from vmhost.engine.model_parts import DAMAGED, sizes_of_files  # on hosts only
 
@@ -340,13 +344,15 @@ def opened(name, data, *, threads=0, ftz=False, search=None, spend=False, like=N
 
 
 def load(name, *, threads=0, ftz=False, search=None, precision="float32"):
-    """The Model `name` of the task's bundle. Outside a VM the model with this name in the task.yaml beside the caller
-    or in the current folder (engine/task_models.py), or the model file at the path `name`.
+    """A Model of the task's bundle, or outside a VM of a task's folder or of a file.
 
-    `threads`: maximum threads of its runs; 0: the process's limit for one operator. `ftz`: subnormal numbers are
-    flushed to zero, which is faster if there are many. `search`, outside a VM: "measured" (the default) chooses
-    algorithms by this machine's measured rates and times near ties, "fixed" by built-in rates, so that every machine
-    with this backend gives the same bytes; in a VM the host has chosen. `precision`: "float32" is the only value.
+    `name`: in a VM, of a model of the bundle; elsewhere, of one in the task.yaml beside the caller or in the current
+    folder (engine/task_models.py), or the path of a model file. `threads`: maximum threads of its runs; 0: the
+    process's limit for one operator. `ftz`: subnormal numbers are flushed to zero, which is faster if there are many.
+    `search`: outside a VM only: "measured" (the default) chooses algorithms by this machine's measured rates and times
+    near ties, "fixed" by built-in rates, so that every machine with this backend gives the same bytes; in a VM the host
+    has chosen. `precision`: "float32" is the only value.
+
     LookupError lists the available models; ValueError says what is wrong with a file."""
     names = _array._model_names()
     if search not in (None, "measured", "fixed") or (names is not None and search is not None):

@@ -17,8 +17,14 @@ def compile_folder(
     script: str | os.PathLike[str] | None = None,
     with_packages: Iterable[str] = (),
 ) -> CompiledTask:
-    """The CompiledTask of a task's folder, with its models; the options are those of `compile_task`. TaskSpecError or
-    CompileError with all findings."""
+    """The CompiledTask of a task's folder, with its models.
+
+    `folder`: with task.yaml. `target`: the Python version instead of task.yaml's; it must be the running one.
+    `optimize`: 0, 1 or 2, CPython's -O. `strict`: warnings are errors. `script`: a file that runs while the source
+    texts that packages compile are recorded; None: packages are imported only. `with_packages`: requirements beside
+    those of task.yaml.
+
+    TaskSpecError or CompileError with all findings."""
     return compile_task(
         folder,
         target=target,

@@ -80,15 +80,16 @@ class BrokenVMExecutor(concurrent.futures.BrokenExecutor):
 
 
 class VMExecutor(concurrent.futures.Executor):
-    """Runs functions in up to `max_workers` VMs (default: the process's CPU count; at most 1,024), booted on demand.
+    """Runs functions in VMs, which are booted on demand.
 
-    `thread_name_prefix` names the executor in logs (`vmhost.task.<name>`). `initializer(*initargs)` runs once in each
-    VM before its first call. `permissions` are as in task.yaml, by default everything that the host process may do;
-    so are `limits`, by default only `max_workers`. Dataclasses, namedtuples, enums and exceptions that a submitted
-    function's module defines or imports by name can cross; `types`: others, and Conversions, as for Host. ValueError,
-    TypeError, ConfigurationError, CrossingError.
+    `max_workers`: the number of VMs at most; None: the process's CPU count. `thread_name_prefix`: names the executor in
+    logs (`vmhost.task.<name>`). `initializer`: is called once in each VM before its first call. `initargs`: its
+    arguments. `permissions`: as in task.yaml; None: everything that the host process may do. `limits`: as in task.yaml;
+    None: `max_workers` only. `types`: classes that can cross beside those below, and Conversions, as for Host.
+    `mp_context`, `max_tasks_per_child`: parameters of process pools, which must be None; the TypeError says why.
 
-    `mp_context` and `max_tasks_per_child`, parameters of process pools, must be None; the TypeError says why.
+    Dataclasses, namedtuples, enums and exceptions that a submitted function's module defines or imports by name can
+    cross. At most 1,024 VMs. ValueError, TypeError, ConfigurationError, CrossingError.
     """
 
     def __new__(cls, *_, **__):

@@ -62,9 +62,10 @@ class Host:
     them; each takes one value and returns one, on threads of the host. `types`: classes whose values cross as
     themselves (dataclasses, namedtuples, enums, exceptions, or Conversions): a list, or a mapping from the names that
     tasks use for them, "main:Order". `tables`: EmbeddingVariables by name (vmhost.engine.embedding), for tasks whose
-    `permissions.tables` names them to read or train; the host provides their memory and saves them. `crashes` lists the
-    tasks in which the last process with this state folder crashed (a tuple of Crash); their breakers start open. A
-    context manager: leaving it drains, leaving it through an exception cancels."""
+    `permissions.tables` names them to read or train; the host provides their memory and saves them.
+
+    `crashes` lists the tasks in which the last process with this state folder crashed (a tuple of Crash); their
+    breakers start open. A context manager: leaving it drains, leaving it through an exception cancels."""
 
     crashes: tuple[Crash, ...]
 

@@ -13,8 +13,10 @@ _RATES = ("learning_rate", "eps", "beta1", "beta2", "l1", "l2", "beta", "updates
 
 
 class CudaTable(EmbeddingVariable):
-    """An EmbeddingVariable with its keys, rows and slots in GPU memory; the arguments are the same, plus device:
-    "cuda", "cuda:NUMBER", or a Gpu (vmhost.engine.cuda.gpu).
+    """An EmbeddingVariable with its keys, rows and slots in GPU memory.
+
+    dim, storage, filter: as for an EmbeddingVariable, as are the other arguments.
+    device: "cuda", "cuda:NUMBER", or a Gpu (vmhost.engine.cuda.gpu).
 
     Lookups, gradient steps, saves and restores give the results of the host's tables; gradient steps to the bit. A
     counting Bloom filter and SSDStorage are refused, and a VM cannot be granted such a table. All tables of one lookup

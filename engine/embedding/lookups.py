@@ -247,7 +247,10 @@ def group_embedding_lookup_sparse(tables, ids, weights=None, combiners="mean", d
         shape [rows, dim] or layers `nn.Embedding`, with row indices as ids and RowGradients as gradients. A table may
         occur several times.
     ids: for each a Ragged, or an array [bags, n], or [bags] of single keys.
-    weights, combiners ("sum", "mean", "sqrtn"), default_ids: one for all (combiners, default_ids), or one for each.
+    weights: of the ids, of the same shapes; None: all are 1.
+    combiners: "sum", "mean" or "sqrtn", one for all tables or a list with one for each.
+    default_ids: of bags without ids, one for all tables or a list with one for each; None: their rows are zeros.
+    together: return one array.
 
     Ids below 0 and ids whose weight is not above 0 are skipped; a bag without ids reads the row of its default id, or
     zeros. All tables must have the same number of bags.
@@ -282,7 +285,9 @@ def group_embedding_lookup_sparse(tables, ids, weights=None, combiners="mean", d
 
 
 def safe_embedding_lookup_sparse(table, ids, weights=None, combiner="mean", default_id=None):
-    """The combined rows of each bag of one table, an array [bags, dim]; see group_embedding_lookup_sparse."""
+    """The combined rows of each bag of one table, an array [bags, dim].
+
+    table, ids, weights, combiner, default_id: as of one table in group_embedding_lookup_sparse."""
     weights = None if weights is None else [weights]
     return group_embedding_lookup_sparse([table], [ids], weights, [combiner], [default_id], together=True)
 

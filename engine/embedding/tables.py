@@ -77,8 +77,10 @@ class Statistics(NamedTuple):
 
 
 class EmbeddingVariable:
-    """A table of float32 rows of `dim` numbers by int64 keys.
+    """A table of float32 rows by int64 keys.
 
+    dim: numbers of a row.
+    default_value_dim: number of initial rows.
     optimizer: how gradient steps change rows, which determines the slots of rows: "sgd", "adagrad", "adam", "ftrl", or
         an optimizer of `vmhost.engine.optim` of that kind (Adagrad's `initial` is the initial value of its slots).
     initializer: the initial rows, [default_value_dim, dim], of which key k gets row k mod default_value_dim; or the
@@ -90,6 +92,8 @@ class EmbeddingVariable:
         refuses.
     storage: SSDStorage, or None: all rows are in memory. It cannot be combined with CBFFilter. OSError: a problem with
         its folder or the disk, also in calls that read or train rows.
+    seed: of initial rows.
+    name: in statistics, saves, and messages.
 
     Lookups change nothing; gradient steps count keys, admit them, and create their rows. Any number of threads may do
     both at once. The table is charged to its creator.

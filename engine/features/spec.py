@@ -46,6 +46,7 @@ class FeatureSpec:
             raise FeatureError(f"features: expected JSON: {error}") from error
 
     def as_dict(self):
+        """The specification as plain data, which FeatureSpec takes."""
         return {"format": FORMAT, "tables": self.tables, "features": self.features}
 
     def to_bytes(self):

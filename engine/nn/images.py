@@ -84,7 +84,11 @@ def pooled(x, kernel, stride, reduced):
 
 
 class Conv2d(Module):
-    """`weight` is (output, input / groups, rows, columns); groups == input channels: depthwise."""
+    """A convolution; `weight` is (output, input / groups, rows, columns).
+
+    in_channels, out_channels: numbers of channels. kernel_size: rows and columns, or one number for both. stride,
+    padding, dilation: the same. groups: of channels that are convolved apart; as many as input channels: depthwise.
+    bias: whether there is one."""
 
     def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True):
         super().__init__()

@@ -10,7 +10,11 @@ def permutation_importance(score, columns, names=None, *, repeats=3, seed=0):
 
     score: a function of columns by name (as FeatureSpec.transform takes them) that returns a number, higher being
         better.
+    columns: by name.
     names: of columns; or a dict of names to tuples of columns that are shuffled together (a sequence and its weights).
+        None: all columns.
+    repeats: number of shuffles.
+    seed: of them.
     """
     names = list(columns) if names is None else names
     groups = names if isinstance(names, dict) else {name: (name,) for name in names}

@@ -73,10 +73,13 @@ def _plain_state(state):
 # ---- in a folder
 def save(folder, state, *, tables=(), keep=2, full=None):
     """Saves a state, and the tables as they are at this moment, and returns the path. The previous state stays intact
-    until this one is complete; `keep` states are kept.
+    until this one is complete.
 
+    folder: of the run's states. state: plain values and arrays (`state_of`).
+    tables: EmbeddingVariables, or a dict of them. keep: number of states that are kept.
     full: whether to save whole tables instead of changed rows only; by default the first time and whenever the
         increments have as many rows as the tables.
+
     OSError, MemoryError, RunError: the state was not saved, earlier ones are intact."""
     folder = save_folders.absolute(folder)
     os.makedirs(folder, exist_ok=True)

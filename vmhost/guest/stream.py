@@ -528,12 +528,14 @@ class _Joined:
 
 
 class Stream:
-    """An iterator over the results of operators on `events`, an iterable. Time and state: see the top of this file.
+    """An iterator over the results of operators on events.
 
-    `lateness`: a duration, how much older than the latest event another may be. `ends`: the end of the source closes
-    all windows; with False they stay open for a later stream (`snapshot`, `restore`). `positions`: skip events at or
-    before a snapshot's position; False if events come in another order. Each method returns a new stream over the same
-    source; use only the last one.
+    `events`: an iterable of dicts with `time_ms`. `lateness`: a duration, how much older than the latest event another
+    may be. `ends`: the end of the source closes all windows; with False they stay open for a later stream (`snapshot`,
+    `restore`). `positions`: skip events at or before a snapshot's position; False if events come in another order.
+
+    Each method returns a new stream over the same source; use only the last one. Time and state: see the top of this
+    file.
     """
 
     def __init__(self, events=(), *, lateness=0, ends=True, positions=True):

@@ -43,10 +43,14 @@ _SCOPE = {"name": "vmhost", "version": __version__}
 
 
 class OtlpExporter:
-    """Sends the activity of `host` to the collector at `endpoint`, with the paths /v1/metrics, /v1/traces and /v1/logs.
-    `headers`: added to each request. `service`: the resource's service.name. `logs`: the lowest level of lines of the
-    log `vmhost` that are sent, the host's and its tasks', masked by the rules of its records; None: no lines. A context
-    manager; leaving it sends what is waiting, for at most two seconds. ConfigurationError."""
+    """Sends the activity of a host to a collector of OpenTelemetry.
+
+    `host`: whose activity. `endpoint`: of the collector, which has the paths /v1/metrics, /v1/traces and /v1/logs.
+    `interval_s`: how often metrics are sent. `headers`: added to each request. `service`: the resource's service.name.
+    `logs`: the lowest level of lines of the log `vmhost` that are sent, the host's and its tasks', masked by the rules
+    of its records; None: no lines.
+
+    A context manager; leaving it sends what is waiting, for at most two seconds. ConfigurationError."""
 
     def __init__(
         self,

@@ -22,13 +22,15 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Dashboard:
-    """Pages and metrics of `host`, at `url` while the context manager is open; the address includes `token`.
+    """Pages and metrics of a host, at `url` while the context manager is open; the address includes the token.
 
-    `listen`: "ADDRESS:PORT", port 0 for a free one. `token`: required in requests, as `Authorization: Bearer`, or once
-    in the address; None: a new one; False: none, for loopback addresses only. `names`: further names that browsers may
-    use for this machine. Only `/healthz` and `/readyz` need no token. The host is neither opened nor closed. `consent`:
-    as for `debugging.Debugging`, which starts here if the host's policy allows it. `sources`: folders of tasks as they
-    were compiled, for the coverage page. ConfigurationError; ImportError without the extra `operations`.
+    `host`: is neither opened nor closed. `listen`: "ADDRESS:PORT", port 0 for a free one. `token`: required in
+    requests, as `Authorization: Bearer`, or once in the address; None: a new one; False: none, for loopback addresses
+    only. `names`: further names that browsers may use for this machine. `consent`: as for `debugging.Debugging`, which
+    starts here if the host's policy allows it. `sources`: folders of tasks as they were compiled, for the coverage
+    page.
+
+    Only `/healthz` and `/readyz` need no token. ConfigurationError; ImportError without the extra `operations`.
     """
 
     def __init__(

@@ -12,10 +12,10 @@ BASIC_EVENTS = (PAGE_ENTER, PAGE_SCROLL, EXPOSURE, CLICK, PAGE_EXIT)
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """One event.
 
-    `name` says what happened; `time_ms` is event time, milliseconds since 1970 in UTC. `page` is the id of the page it
-    happened on and `visit` the id of that visit, both "" for an event outside of pages. `contents` is any value that
-    can cross into a VM. `id`, where given, identifies duplicates: an event whose id was seen before is dropped. `key`
-    says whose event it is, such as a person's or a device's; state and `forget` go by it.
+    `name`: what happened. `time_ms`: event time, milliseconds since 1970 in UTC. `page`: the id of the page on which it
+    happened. `visit`: the id of that visit; both are "" for an event outside of pages. `contents`: any value that can
+    cross into a VM. `id`: identifies duplicates: an event whose id was seen before is dropped; None: it is none. `key`:
+    whose event it is, such as a person's or a device's; state and `forget` go by it.
     """
 
     name: str

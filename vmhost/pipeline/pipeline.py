@@ -63,17 +63,23 @@ class Waited:
 
 
 class Pipeline:
-    """A pipeline with its store in `folder` (created if missing) and the stream tasks in `bundles`.
+    """Stores events, reads them as sequences, triggers the stream tasks of bundles, and keeps their results in tables.
 
-    Events, rows and positions are durable with `flush()`, after `batch_ms`, or, with `durability="each"`, when `append`
-    returns. `max_age_ms`, `max_count` and `max_bytes` bound the stored events (see EventStore); None: no bound.
-    `lateness_ms`, `visit_timeout_ms` and the items of `intake` are Intake's options. `trust`, `allow_unsigned` and the
-    items of `host` are Host's (`policy`, `state`, `functions`, `types`); a policy's limits hold for all tasks. `rules`
-    are mappings, or paths of files of them; their matches become events and go to `channels`, a mapping of names to
-    settings or functions (docs/patterns.md). `signed_files`: files of rules and features must be signed by a key in
-    `trust`. `audiences`, the device's `profile`, and `reach`, where tasks' results go, are mappings too
-    (docs/reach.md). `tunnel`: TunnelSettings (`vmhost.pipeline.configuration`): the pipeline sends its outbox, tasks
-    use channels, and the attribute `tunnel` is the `vmhost.tunnel.Device`. PipelineError, StoreError, BundleError.
+    `folder`: of the store; created if missing. `bundles`: paths of bundles with stream tasks. `trust`,
+    `allow_unsigned`: Host's. `durability`: "batch": events, rows and positions are on the disk after `flush()` or
+    `batch_ms`; "each": when `append` returns. `lateness_ms`, `visit_timeout_ms`: how late an event may come, and when a
+    visit without an exit ends. `batch_ms`: the time that events and rows stay in memory only. `max_age_ms`,
+    `max_count`, `max_bytes`: bounds of the stored events, of which the oldest go first; None: no bound. `intake`:
+    further options of Intake, by name. `host`: further options of Host, by name (`policy`, `state`, `functions`,
+    `types`); a policy's limits hold for all tasks. `rules`: mappings, or paths of files of them; their matches become
+    events and go to `channels` (docs/patterns.md). `features`: features of events as mappings, or paths of files
+    (docs/features-of-events.md). `signed_files`: files of rules and features must be signed by a key in `trust`.
+    `channels`: a mapping of names to settings or functions. `audiences`, `profile`, `reach`: who gets messages, the
+    device's own facts, and where tasks' results go: mappings (docs/reach.md). `tunnel`: TunnelSettings
+    (`vmhost.pipeline.configuration`): the pipeline sends its outbox, and tasks use channels. `clock`: returns the time
+    in seconds since 1970.
+
+    The attribute `tunnel` is the `vmhost.tunnel.Device`, or None. PipelineError, StoreError, BundleError.
     Thread-safe.
     """
 
@@ -842,7 +848,8 @@ class Pipeline:
         return self._tasks[name].table
 
     def dead_letters(self, name=None):
-        """The calls that were given up, of all tasks or of the task `name`: `tables.DeadLetter`s, oldest first."""
+        """The calls that were given up, of all tasks or of the task `name`, oldest first: objects of
+        `tables.DeadLetter`."""
         return self._tables.dead_letters(name)
 
     def _table_rows(self, request):

@@ -70,10 +70,11 @@ class Export:
 def publish(folder, onnx, lookups, spec, tables, *, name="model", key=None, keep=2):
     """Publishes the next version and returns its number.
 
-    onnx, lookups: from `nn.export(…, with_lookups=True)`. spec: the FeatureSpec. tables: EmbeddingVariables, or a dict
-    of     them, as last saved (runs.save, embedding.save): unsaved rows are an ExportError. Files of saves are
-    hard-linked     where the file system allows it. key: a SigningKey. keep: number of versions that stay. Needs the
-    extra `models`."""
+    folder: of exports; made if missing. onnx, lookups: from `nn.export(…, with_lookups=True)`. spec: the FeatureSpec.
+    tables: EmbeddingVariables, or a dict of them, as last saved (runs.save, embedding.save): unsaved rows are an
+    ExportError. name: the model's. key: a SigningKey; None: not signed. keep: number of versions that stay.
+
+    Files of saves are hard-linked where the file system allows it. Needs the extra `models`."""
     from vmhost.engine.onnx import compile_model
 
     folder, tables = Path(folder).absolute(), list(tables.values() if isinstance(tables, dict) else tables)

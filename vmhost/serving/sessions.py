@@ -46,8 +46,9 @@ class Statistics(NamedTuple):
 
 
 class SessionGroup:
-    """Answers `group(columns)` with the outputs of the last version in a folder of exports (vmhost.serving.exports).
+    """Answers `group(columns)` with the outputs of the last version in a folder of exports.
 
+    folder: of exports (vmhost.serving.exports).
     sessions: their number. threads: of one run; more than one use the process's pool, on any core.
     cores: the CPUs of each, a list of sets of numbers. None: those of the process, distributed evenly if there are
         enough. Then a free session runs a call shorter than 200 us in its caller's thread, on any core, if the caller
@@ -59,9 +60,10 @@ class SessionGroup:
     trust: the keys that must sign exports: a TrustStore, or its path; None: no signature is needed.
     quota: bytes for each table. queue: calls that may wait for a session; beyond it queue.Full is raised.
     warmup: numbers of examples that sessions are prepared for.
-    device: where the networks run: "cpu", or "cuda" or "cuda:NUMBER" (docs/gpu.md). With a GPU: `device_options`, a
-        vmhost.engine.cuda.Options; `device_memory`, a bound in bytes of the GPU's memory (0: all of it);
-        `device_tables`: the tables are in that memory too. DeviceError: no GPU, or no library.
+    device: where the networks run: "cpu", or "cuda" or "cuda:NUMBER" (docs/gpu.md). DeviceError: no GPU, or no library.
+    device_options: with a GPU, a vmhost.engine.cuda.Options.
+    device_memory: a bound in bytes of the GPU's memory; 0: all of it.
+    device_tables: the tables are in the GPU's memory too.
 
     Every accepted call ends in exactly one answer or error, even if the group is closed or updated meanwhile.
     Close it, or use it in a `with` block. ExportError."""

@@ -43,7 +43,11 @@ class Entry(NamedTuple):
 
 
 class Outbox:
-    """The outbox in `database`. Threads may share it. `clock`: seconds since 1970. `running`: `ages.machine_time`."""
+    """Messages that wait in a Database until they are acknowledged. Threads may share it.
+
+    `database`: a Database. `max_bytes`, `max_age_ms`: bounds of what waits; None: no bound. `max_known`: ids that are
+    remembered, to recognize duplicates. `clock`: seconds since 1970. `running`: `ages.machine_time`.
+    """
 
     def __init__(
         self,

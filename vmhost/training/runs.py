@@ -14,7 +14,7 @@ class Run:
     folder: for checkpoints (vmhost.engine.runs). samples: a function from a position (None: the beginning) to
         ParquetSamples. tables: the host's, still empty; they are restored with the checkpoint. shard: this process's
         (vmhost.training.shards) in a run of several: each has a folder of its own below `folder`, and all resume from
-        the same checkpoint.
+        the same checkpoint. keep: number of checkpoints that stay.
 
     `functions` are for `Host(functions=…)`; the task's permissions must name them:
     - `batch()`: the next batch, None after the last one (of shards: the last one that all have);

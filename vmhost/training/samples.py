@@ -25,14 +25,21 @@ class ParquetSamples:
 
     paths: a file, a folder of *.parquet files, or a list of these.
     fields: the columns to read; None: all. A dict maps each field to the value that replaces nulls; None refuses them.
-    A     null list becomes an empty list; the value also replaces nulls in lists. A null text becomes the key -1. spec:
-    a FeatureSpec, instead of `fields`: reads its columns and `labels`. Texts read only by `hashed` features become
-    keys. texts: columns whose texts stay texts. hash: how others become keys, a name in vmhost.engine.features.HASHES.
-    batch_size: examples. drop_remainder: drops the last batch of an epoch if it is smaller. partition: (number, count):
-    takes every count-th row group, beginning with this number. shuffle_window: rows. Row groups come in random order;
-    those that fit into a window are shuffled together. 0: no     shuffling. seed: for shuffling. epochs: number of
-    passes over all rows; None: without end. prefetch: batches that a thread reads ahead; 0: no thread. start: a
-    `position` to resume from.
+        A null list becomes an empty list; the value also replaces nulls in lists. A null text becomes the key -1.
+    spec: a FeatureSpec, instead of `fields`: its columns and `labels` are read. Texts read only by `hashed` features
+        become keys.
+    labels: columns beside those of `spec`.
+    texts: columns whose texts stay texts.
+    hash: how others become keys, a name in vmhost.engine.features.HASHES.
+    batch_size: examples.
+    drop_remainder: drops the last batch of an epoch if it is smaller.
+    partition: (number, count): takes every count-th row group, beginning with this number.
+    shuffle_window: rows. Row groups come in random order; those that fit into a window are shuffled together. 0: no
+        shuffling.
+    seed: for shuffling.
+    epochs: number of passes over all rows; None: without end.
+    prefetch: batches that a thread reads ahead; 0: no thread.
+    start: a `position` to resume from.
 
     `position` is that after the last batch returned, `waited_s` the time that callers waited for batches. Close it, or
     use it in a `with` block. SamplesError."""

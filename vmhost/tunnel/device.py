@@ -45,10 +45,16 @@ _TICK_S = 0.5
 
 
 class AsyncDevice:
-    """`address`: "host:port", or several. `store`: a path or a Database (`DeviceStore`). `ca`: the CA of trusted server
-    certificates (None: the system's). `certificate`, `key`: this device's; or `token`, a text or a function that
-    returns one. `server_name`: the name in the server's certificate, if it differs from the host. `batch_ms`: how long
-    a message waits for others to be sent with, unless `batch_bytes` wait already. `post_quantum`: see
+    """The device's end of the tunnel, for asyncio: sends messages from its outbox, asks the cloud, takes pushes.
+
+    `address`: "host:port", or several. `store`: a path or a Database (`DeviceStore`). `ca`: the CA of trusted server
+    certificates; None: the system's. `certificate`, `key`: this device's. `token`: instead of them, a text or a
+    function that returns one. `server_name`: the name in the server's certificate, if it differs from the host.
+    `limits`: a Limits. `priorities`: {channel: 0 to 7}; 0 goes first, 4 is the default. `rules`: {channel: Rule},
+    bounds of channels in the outbox. `outbox`: bounds of all of it, {"max_bytes": …, "max_age_ms": …}. `batch_ms`: how
+    long a message waits for others to be sent with, unless `batch_bytes` wait already. `batch_bytes`: see `batch_ms`.
+    `backoff`: the waits between attempts to connect; None: 0.25 s to 60 s, at random. `heartbeat_s`: how often an idle
+    connection is tried. `agent`: what the server shows as the device's program. `post_quantum`: see
     `tls.device_context`.
 
     Use it with `async with`; register handlers (`on`, `answer`) before.
@@ -816,8 +822,10 @@ _HANDLERS = {
 
 
 class Device:
-    """As AsyncDevice, for threads: its loop runs on a thread of its own (`loop_thread`). Use it with `with`. `spin_us`:
-    how long the loop polls before it sleeps (`spinning`); 0: not at all."""
+    """As AsyncDevice, for threads: its loop runs on a thread of its own (`loop_thread`). Use it with `with`.
+
+    `address`, `store`: as for AsyncDevice, as are the other arguments. `spin_us`: how long the loop polls before it
+    sleeps (`spinning`); 0: not at all."""
 
     def __init__(self, address, store, *, spin_us=SPIN_US, **settings):
         loops = loop_factory(spin_us)

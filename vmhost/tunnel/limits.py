@@ -40,6 +40,7 @@ class Limits:
                 raise TunnelConfigurationError(f"limits: {field.name}: expected 1 to {(1 << 31) - 1}, got {value!r}")
 
     def as_dict(self):
+        """The fields by name."""
         return asdict(self)
 
     @classmethod

@@ -35,8 +35,8 @@ _NO_ZERO = "\N{SYMBOL FOR NULL}"  # replaces NUL, which ids may have but Postgre
 
 class PostgreSQL:
     """`dsn`: a connection string of libpq, or a function that returns one. `table`: for rows with position
-    (increasing), device, channel, id, time, body. Instead, `write(cursor, messages)` writes with the cursor of the
-    transaction; `schema` is SQL that makes its tables, and may run several times."""
+    (increasing), device, channel, id, time, body. `write`: instead of it, a function of (cursor, messages) that writes
+    with the cursor of the transaction. `schema`: SQL that makes its tables, and may run several times."""
 
     schema = None  # no tables in the server's own store
 

@@ -282,8 +282,13 @@ def short_address(folder, name):
 
 
 def push(store, device, channel, body, **settings):
-    """Adds a push to the server's store at the path `store`; returns its id. `settings`: those of `Pushes.put`. Works
-    from any process, even while no server runs. A warning is logged if no device of this name has connected yet."""
+    """Adds a push to a server's store; returns its id.
+
+    `store`: the path of the server's store. `device`: the name of the device. `channel`, `body`: of the message, bytes.
+
+    Other settings are those of `Pushes.put`: `ttl_s`, `collapse`. Works from any process, even while no server runs. A
+    warning is logged if no device of this name has connected yet.
+    """
     with Database(store, shared=True) as database:
         identity = Pushes(database).put(device, channel, body, **settings)
         if (warning := _unknown(database, device)) is not None:

@@ -26,18 +26,22 @@ from vmhost.tunnel.worker import Worker
 
 
 class Server:
-    """`store`: the path of a SQLite store, made if missing; all processes of the server share it.
+    """The cloud's end of the tunnel: accepts devices, stores their messages, answers their requests, pushes to them.
 
-    Devices authenticate with a certificate signed by `client_ca` (its common name is the device's name), or with a
-    token: `identify(token)` returns the device's name, or None for an unknown token. `why_blocked(device)` says why a
-    device is refused in spite of that, or None; connected ones are looked at every second. Both run on the
-    loop, so they must be quick. `priorities`: {channel: 0 to 7}; 0 goes first, 4 is the default.
+    `store`: the path of a SQLite store, made if missing; all processes of the server share it. `certificate`, `key`:
+    PEM files of the server's certificate and of its private key; None: the key is in the certificate's file.
+    `client_ca`: the CA of devices' certificates, whose common names are the devices' names. `identify`: instead of
+    certificates, a function from a token to the device's name, or None for an unknown token. `why_blocked`: a function
+    from a device's name to the reason why it is refused in spite of that, or None; connected ones are looked at every
+    second. `limits`: a Limits. `priorities`: {channel: 0 to 7}; 0 goes first, 4 is the default. `max_connections`: of
+    one process. `pending_bytes`: bound of all devices' received messages that are not stored yet; beyond it nothing
+    more is read from devices that have more than an equal share. `device_pending_bytes`: the same for one device.
+    `tries`: how often a consumer may fail for a message, while it takes messages of others, before the message goes to
+    `tunnel_refused`; None: any number. `greeting_s`: how long a device may take to say who it is. `threads`: on which
+    functions that answer requests run. `post_quantum`: see `tls.server_context`. `spin_us`: how long its loop polls
+    before it sleeps (`spinning`); 0: not at all.
 
-    `device_pending_bytes`: bound of a device's received messages that are not stored yet; beyond it nothing more is
-    read from the device. `pending_bytes`: the same for all devices together; beyond it nothing more is read from
-    devices that have more than an equal share. `tries`: how often a consumer may fail for a message, while it takes
-    messages of others, before the message goes to `tunnel_refused`; None: any number. `post_quantum`: see
-    `tls.server_context`. `spin_us`: how long its loop polls before it sleeps (`spinning`); 0: not at all.
+    `identify` and `why_blocked` run on the loop, so they must be quick.
     """
 
     def __init__(

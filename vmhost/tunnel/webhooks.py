@@ -30,8 +30,9 @@ _FEWEST_BYTES = 16  # shortest secret
 
 
 class Webhook(Callable):
-    """`secret`: "whsec_" and base64, as in Standard Webhooks, or bytes; None: unsigned. `headers`: additional ones.
-    `context`: an ssl.SSLContext; None: the system's trust."""
+    """`url`: each message is POSTed there. `secret`: "whsec_" and base64, as in Standard Webhooks, or bytes; None:
+    unsigned. `headers`: additional ones. `content_type`: of the messages. `context`: an ssl.SSLContext; None: the
+    system's trust."""
 
     def __init__(self, url, *, secret=None, headers=None, content_type="application/octet-stream", context=None):
         super().__init__(self._send)

@@ -75,16 +75,17 @@ _DERIVED_KEYS = ("default", "about")
 class Feature:
     """One feature.
 
-    `source`: names of events, or "*". `where`: a condition on them, as of a pattern's step. `field`: the path of the
-    value in an event: keys in the contents, separated by dots, or `page`, `visit`, `name`; None: no value, for
-    operators that only count events. `other`: a second field, for operators over two. `by`: what the feature belongs
-    to, the "key" of events, a "visit" or a "page".
+    `name`: by which it is read. `operator`: a name in OPERATORS or DERIVED. `source`: names of events, or "*". `where`:
+    a condition on them, as of a pattern's step. `field`: the path of the value in an event: keys in the contents,
+    separated by dots, or `page`, `visit`, `name`; None: no value, for operators that only count events. `other`: a
+    second field, for operators over two. `by`: what the feature belongs to, the "key" of events, a "visit" or a "page".
 
     `shape`, `window_ms`, `most_ms`: which events count. "sliding": those of the last `window_ms`. "tumbling": those
     since the last whole multiple of `window_ms`, in local time; "previous": those of the multiple before. "session":
     those of the current session, at most its last `most_ms`; a session ends `window_ms` after its last event. `when`:
     "read": the window ends at the time of reading; "write": it ends with the last event, so the value stays until the
-    next one. `default`: the number if there is none. `fresh_ms`: there is none if the last event is older than this.
+    next one. `parameter`: of operators that take one, such as the share of a quantile. `default`: the number if there
+    is none. `fresh_ms`: there is none if the last event is older than this. `about`: a text for readers.
 
     `of`: the names of two other features, for the operators of DERIVED. `compute`: for the operator "function", a
     function of a Window. `task`, `entry`: for the operator "task", the task that computes it in a VM.
@@ -140,7 +141,7 @@ class Window(NamedTuple):
 def feature(source=None, *, name=None, **data):
     """Declares a feature in Python instead of as data: `carts = feature("cart", name="carts", operator="count",
     window="7 d")`. Without an operator it decorates a function of a Window that returns the number, and takes the
-    function's name:
+    function's name::
 
         @feature("order", field="price", window="30 d", when="write")
         def spread(window):

@@ -67,12 +67,13 @@ class _Plan(NamedTuple):
 class Features:
     """The features of a FeatureSet, over the events that `feed` gets. Thread-safe.
 
-    `max_keys`: keys whose histories are kept; the one without an event for longest is evicted first. `max_events`: of
-    one history; beyond it the oldest is dropped before its time, and counted (`statistics`). `store`: where events can
-    be read again (`read(position)`), for evicted keys and for times in the past; None: they have no answer.
-    `call_task(name, entry, window)`: the number that a task computes from the fields of a Window; None: features of
-    tasks have no answer. ConfigurationError if a condition cannot be used. `tasks`: the names of the tasks that
-    compute features.
+    `declared`: the FeatureSet. `max_keys`: keys whose histories are kept; the one without an event for longest is
+    evicted first. `max_events`: of one history; beyond it the oldest is dropped before its time, and counted
+    (`statistics`). `store`: where events can be read again (`read(position)`), for evicted keys and for times in the
+    past; None: they have no answer. `call_task`: a function of (name, entry, window) that returns the number that a
+    task computes from the fields of a Window; None: features of tasks have no answer.
+
+    `tasks` has the names of the tasks that compute features. ConfigurationError if a condition cannot be used.
     """
 
     def __init__(self, declared, *, max_keys=MAX_KEYS, max_events=MAX_EVENTS, store=None, call_task=None):

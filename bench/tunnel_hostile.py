@@ -225,7 +225,8 @@ async def _attack(kind, number, port, connected):
         while not transport.closed:
             connection = transport.connection
             if kind == "poisonous":
-                device.send([POISON] * 20)
+                if connection.positions().get("features", (0, True))[1]:
+                    device.send([POISON] * 500)
             elif kind == "lying":
                 connection._send_control(frames.ACK, 0, 1 << 40)
             else:

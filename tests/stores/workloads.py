@@ -125,7 +125,9 @@ def serve(connection):
                     _ended(selector, key.fd, *status_of.pop(key.fd))
                     continue
                 job, files, _, _ = socket.recv_fds(connection, _JOB_BYTES_MAX, 3)
-                if not job:
+                if not job:  # whoever started them has ended
+                    for pid, _ in status_of.values():
+                        os.kill(pid, signal.SIGKILL)
                     os._exit(0)
                 out, err, status = files
                 pid = os.fork()

@@ -1,21 +1,34 @@
 """A platform or a device, for test_deployment_faults.py: it may die at any write, and is started again.
 
-python -m tests.deployment.deployment_workload platform FOLDER WORK      all that people and devices ask a platform for
-python -m tests.deployment.deployment_workload device SETTINGS           an agent, until what it should have is proven
+    platform FOLDER WORK    all that people and devices ask a platform for
+    device SETTINGS         an agent, until what it should have is proven
+    sign FOLDER KEY         an owner who signs what waits there for a signature, and asks again until nothing does
+
+python -m tests.deployment.deployment_workload DESCRIPTOR runs them in children, as fault_tries.py asks for on that
+socket. What a build makes is remembered in $BUILDS: it writes nothing in the platform's folder.
 
 Whoever asks the platform repeats what may not have happened, as people and devices do. What the platform then holds is
 printed as JSON.
 """
 
 import contextlib
+import hashlib
 import json
 import os
+import pickle
+import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
+from tests import warm
 from tests.deployment.platforms import WorkingCopy
 from tests.stores.power_cuts import end_if_hung
+from vmhost.bytecode.signing import load_key
+from vmhost.deployment.cloud import platform as platform_module
+from vmhost.deployment.cloud.builds import Builder
+from vmhost.deployment.cloud.metadata import key_of
 from vmhost.deployment.cloud.platform import Platform
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.device import settings
@@ -23,18 +36,24 @@ from vmhost.deployment.device.agent import Agent
 from vmhost.deployment.device.transfers import Transfers
 from vmhost.deployment.errors import DeploymentError, RefusedError
 from vmhost.deployment.identifiers import join_code
-from vmhost.deployment.trust import Metadata
+from vmhost.deployment.trust import Metadata, canonical
 from vmhost.stores import StoreError
 
 TASK = "shop/rank"
-WAIT_S = float(os.environ.get("PATIENCE_S", 60))
+WAIT_S = 60.0
+TICK_S = 0.05  # a try is shorter than the platform's own second
 PLAN = "steps: [{percent: 100, min_reports: 2}]\nmax_error: 100 %\nproof: {calls: 0}\n"
 SECRETS = {"a": "a" * 40, "b": "b" * 40, "c": "c" * 40}
 
 
+def patience_s():
+    """How long what fails is tried again."""
+    return float(os.environ.get("PATIENCE_S", WAIT_S))
+
+
 def persistently(act, *failures):
     """Goes on once the disk has room."""
-    end = time.monotonic() + WAIT_S
+    end = time.monotonic() + patience_s()
     while True:
         try:
             return act()
@@ -42,6 +61,28 @@ def persistently(act, *failures):
             if time.monotonic() > end:
                 raise
             time.sleep(0.01)
+
+
+class RememberedBuilds(Builder):
+    """Each step of a build runs once for the same files."""
+
+    def _remembered(self, step, folder, run):
+        files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        text = repr([step, *((str(path.relative_to(folder)), path.read_bytes()) for path in files)])
+        kept = Path(os.environ["BUILDS"]) / hashlib.sha256(text.encode()).hexdigest()
+        if not kept.exists():
+            new = kept.with_suffix(f".{os.getpid()}")
+            new.write_bytes(pickle.dumps(run()))
+            new.replace(kept)
+        return pickle.loads(kept.read_bytes())
+
+    def describe(self, folder):
+        return self._remembered("describe", folder, lambda: super(RememberedBuilds, self).describe(folder))
+
+    def _run_build(self, python, folder, packages):
+        return self._remembered(
+            "build", folder, lambda: super(RememberedBuilds, self)._run_build(python, folder, packages)
+        )
 
 
 # ---- the platform
@@ -134,8 +175,32 @@ def check(there, device, reports=()):
     return there.check(device, SECRETS[device], request)
 
 
-def held(there, scratch):
-    """All that came of it, without times, numbers of rows and tokens."""
+def sign(folder, key):
+    key = load_key(Path(key))
+    with persistently(lambda: Platform(folder)) as there:
+
+        def waiting():
+            return there.metadata.signing("shop")["waiting"]
+
+        def sign():
+            if (found := waiting()) is not None:
+                there.sign("shop", key_of(key)[0], key.sign(canonical(found["signed"]))[32:].hex(), "ann")
+
+        persistently(sign)
+        persistently(there.sync_metadata)  # as the platform does each second
+        releases = there.releases
+        about = {
+            "waiting": waiting(),
+            "releases": [(each.version.version, each.state) for each in releases.releases.values()],
+            "noted": sum(each["action"] == "list signed" for each in there.access.audit(subject="shop")),
+            "offered": sorted(there.task_files.choose(TASK, "a", {}, frozenset())),
+            "listed": metadata_of(there, Path(folder).parent).target(f"{TASK}/1/3.14.vmb") is not None,
+        }
+    print(json.dumps(about))
+
+
+def metadata_of(there, scratch):
+    """What devices read of the platform's metadata."""
     trusted = scratch / f"trusted-{time.monotonic_ns()}"
     trusted.mkdir()
     (trusted / "root.json").write_bytes((there.metadata.folder / "1.root.json").read_bytes())
@@ -146,6 +211,12 @@ def held(there, scratch):
 
     metadata = Metadata(trusted, fetch, time.time)
     metadata.refresh()
+    return metadata
+
+
+def held(there, scratch):
+    """All that came of it, without times, numbers of rows and tokens."""
+    metadata = metadata_of(there, scratch)
     with contextlib.closing(there.open_repository("shop")) as repo:
         refs = sorted(name.decode() for name in repo.get_refs() if name != b"HEAD")
     releases = there.releases
@@ -185,9 +256,11 @@ def held(there, scratch):
 def device(path):
     agent = persistently(lambda: Agent(settings.read(path)))
     with agent:
-        end = time.monotonic() + WAIT_S
+        last = end = time.monotonic() + WAIT_S
         while True:
             agent.step()
+            if not agent.failed:
+                end = min(last, time.monotonic() + patience_s())
             current = (agent.memory.tasks().get(TASK) or {}).get("current") or {}
             is_there = (current.get("version"), current.get("state")) == ("1.1.0", "proven")
             if is_there and not agent.failed and not len(agent.memory.outbox):
@@ -200,5 +273,9 @@ def device(path):
 
 
 if __name__ == "__main__":
+    platform_module.Builder, platform_module._TICK_S = RememberedBuilds, TICK_S
+    assert threading.active_count() == 1  # what is forked has one thread
+    (what, *arguments), variables = warm.serve(socket.socket(fileno=int(sys.argv[1])))
+    os.environ |= variables
     end_if_hung()
-    {"platform": platform, "device": device}[sys.argv[1]](*sys.argv[2:])
+    {"platform": platform, "device": device, "sign": sign}[what](*arguments)

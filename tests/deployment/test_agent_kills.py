@@ -12,9 +12,12 @@ import time
 import pytest
 
 from tests.deployment.platforms import SPEC, WorkingCopy, add_version, nothing_left, platform_in
+from vmhost.deployment.cloud import platform as platform_module
 from vmhost.deployment.cloud.plan import Plan
+from vmhost.deployment.cloud.platform import Platform
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.device.bundle_store import BundleStore
+from vmhost.stores import Database
 
 PLAN = Plan.of({"steps": [{"percent": 100}], "max_error": 1.0})
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -184,3 +187,25 @@ def test_a_second_platform_on_one_database_is_refused(tmp_path):
         with vmhost(*arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as second:
             _, output = second.communicate(timeout=60)
         assert second.returncode != 0 and b"another process has the store open" in output
+
+
+def test_a_file_that_was_added_before_a_kill_is_offered_by_the_other_processes(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def killed():
+        raise Killed
+
+    with platform_in(tmp_path / "cloud"):
+        pass
+    monkeypatch.setattr(platform_module, "_open_database", lambda folder: Database(folder / "platform.db", shared=True))
+    with Platform(tmp_path / "cloud") as first, Platform(tmp_path / "cloud") as second:
+        monkeypatch.setattr(first, "_files_changed", killed)
+        with pytest.raises(Killed):
+            first.add_file("shop/rank", "words", "shared", b"words", {}, "ann")
+        second.releases.refresh()
+        assert [each["name"] for each in second.task_files.list()] == ["words"]
+        with pytest.raises(Killed):
+            first.remove_file(1, "ann")
+        second.releases.refresh()
+        assert second.task_files.list() == []

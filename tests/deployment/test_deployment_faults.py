@@ -1,30 +1,24 @@
 """A fault at each write of platform and agent: killed there, or the disk is full or read-only there. Then all that was
 asked for has happened once."""
 
+import contextlib
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
-from pathlib import Path
+import shutil
 
 import pytest
 
-from tests.deployment.platforms import WorkingCopy, nothing_left, platform_in
-from tests.stores import power_cuts
+from tests.deployment.fault_tries import FAULTS, Workloads, chosen, sweep
+from tests.deployment.platforms import WorkingCopy, add_version, nothing_left, platform_in
+from vmhost.bytecode.signing import generate_key
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.stores import Database
 
-ROOT = Path(__file__).resolve().parents[2]
-FAULTS = {
-    "killed": lambda number: {"WRITE_LOG_LAST": number},
-    "full": lambda number: {"WRITE_LOG_FAILS": number, "WRITE_LOG_FAILURES": 5},
-    "read-only": lambda number: {"WRITE_LOG_READ_ONLY": number, "PATIENCE_S": 1},  # until it is started again
-}
 KINDS = pytest.mark.parametrize("kind", FAULTS)
+PLAN = "steps: [{percent: 100, min_reports: 2}]\nmax_error: 100 %\nproof: {calls: 0}\n"
 SAMPLED = 2  # faults of each kind and end in `make test`
 
 
@@ -35,26 +29,9 @@ def nothing_is_left_behind():
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return power_cuts.build(tmp_path_factory.mktemp("write_log"))
-
-
-def workload(library, folder, *arguments, **faults):
-    """(status, stdout, how many writes there were in `folder`) of a process of the workload. Status 0: it did all."""
-    log = folder.with_name(f"{folder.name}.log")
-    log.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "tests.deployment.deployment_workload", *map(str, arguments)]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=power_cuts.environment(library, folder, log, **faults),
-        capture_output=True,
-        text=True,
-        timeout=power_cuts.CHILD_S + 60,
-    )
-    may_end = (0, 1) if "WRITE_LOG_READ_ONLY" in faults else (0, -signal.SIGKILL)
-    assert done.returncode in may_end, f"status {done.returncode}: {done.stderr[-3000:]}"
-    return done.returncode, done.stdout, sum(1 for _ in power_cuts.records(log))
+def workloads(tmp_path_factory):
+    with contextlib.closing(Workloads(tmp_path_factory.mktemp("workloads"))) as workloads:
+        yield workloads
 
 
 # ---- the platform
@@ -63,48 +40,113 @@ def workload(library, folder, *arguments, **faults):
 class Platforms:
     """Platforms in folders of their own, which all get the same push."""
 
-    def __init__(self, library, folder):
-        self.library, self.folder = library, folder
+    def __init__(self, workloads, folder):
+        self.workloads, self.folder = workloads, folder
         self.work = WorkingCopy(folder / "work", "http://nobody", "")
-        self.work.commit("1.0.0", plan="steps: [{percent: 100, min_reports: 2}]\nmax_error: 100 %\nproof: {calls: 0}\n")
+        self.work.commit("1.0.0", plan=PLAN)
 
     def run(self, name, **faults):
         """(whether it ended before it was done, what it holds at the end, its writes)"""
         folder = self.folder / name / "all"
         folder.mkdir(parents=True)
         arguments = ("platform", folder / "cloud", self.work.folder)
-        status, held, writes = workload(self.library, folder, *arguments, **faults)
+        status, held, writes = self.workloads.run(folder, *arguments, **faults)
         if status:
-            _, held, _ = workload(self.library, folder, *arguments)
+            _, held, _ = self.workloads.run(folder, *arguments)
         return bool(status), json.loads(held), writes
 
 
-def platforms_with_faults(library, folder, kind, choose):
-    platforms = Platforms(library, folder)
+def platforms_with_faults(workloads, folder, kind, choose):
+    platforms = Platforms(workloads, folder)
     killed, right, writes = platforms.run("counting")
     assert not killed and writes > 100
     assert right["used"] == 2 and right["devices"] == ["a", "b", "c"] and not right["left"], right
     assert right["sums"] == [["", 20, 2], ["canary", 10, 1]] and not right["listed"], right
-    numbers = choose(range(1, writes + 1))
-    deaths = 0
-    for number in numbers:
-        killed, held, _ = platforms.run(str(number), **FAULTS[kind](number))
-        deaths += killed
+
+    def attempt(number):
+        killed, held, _ = platforms.run(f"{kind}-{number}", **FAULTS[kind](number))
         wrong = {key: (held[key], each) for key, each in right.items() if held[key] != each}
-        assert not wrong, f"{kind} at write {number} of {writes}: got, expected {wrong}"
-    assert not deaths if kind == "full" else deaths >= len(numbers) // 2
+        assert not wrong, f"of {writes} writes: got, expected {wrong}"
+        shutil.rmtree(folder / f"{kind}-{number}")
+        return killed
+
+    tries, deaths = sweep(f"platform {kind}", choose(range(1, writes + 1)), attempt)
+    assert not deaths if kind == "full" else deaths >= tries // 2
 
 
 @KINDS
-def test_a_platform_with_a_fault_at_some_writes(library, tmp_path, kind):
+def test_a_platform_with_a_fault_at_some_writes(workloads, tmp_path, kind):
     dice = random.Random(f"platform {kind}")
-    platforms_with_faults(library, tmp_path, kind, lambda all_: dice.sample(all_, SAMPLED))
+    platforms_with_faults(workloads, tmp_path, kind, lambda all_: dice.sample(all_, SAMPLED))
 
 
 @pytest.mark.stress
 @KINDS
-def test_a_platform_with_a_fault_at_each_write(library, tmp_path, kind):
-    platforms_with_faults(library, tmp_path, kind, lambda all_: all_)
+def test_a_platform_with_a_fault_at_each_write(workloads, tmp_path, kind):
+    platforms_with_faults(workloads, tmp_path, kind, chosen)
+
+
+# ---- an owner's signature
+
+
+@pytest.fixture(scope="module")
+def signing(tmp_path_factory):
+    """(a platform's folder, an owner's key): a version with a plan and a file wait there for the owner's signature."""
+    folder = tmp_path_factory.mktemp("signing")
+    ann = generate_key()
+    ann.save(folder / "ann", "ann")
+    with nothing_left(), platform_in(folder / "all" / "cloud") as platform:
+        platform.metadata.set_owners("shop", [ann.public])
+        add_version(platform, "shop/rank", "1")
+        platform.add_file("shop/rank", "words", "shared", b"words", {}, "ann")
+        with platform.database.transaction() as connection:
+            connection.execute("UPDATE deploy_versions SET plan = ?", (json.dumps(Plan.read(PLAN).plain),))
+        platform.releases.announce()
+    return folder / "all", folder / "ann"
+
+
+class Signatures:
+    """An owner signs in copies of the platform in a folder."""
+
+    def __init__(self, signing, workloads, folder):
+        (self.made, self.key), self.workloads, self.folder = signing, workloads, folder
+
+    def run(self, name, **faults):
+        """(whether it ended before it was done, its writes)"""
+        folder = self.folder / name / "all"
+        shutil.copytree(self.made, folder)
+        status, held, writes = self.workloads.run(folder, "sign", folder / "cloud", self.key, **faults)
+        if status:
+            _, held, _ = self.workloads.run(folder, "sign", folder / "cloud", self.key)
+        right = {"waiting": None, "releases": [["1", "running"]], "noted": 1, "offered": ["words"], "listed": True}
+        assert json.loads(held) == right
+        return bool(status), writes
+
+
+def signatures_with_faults(signing, workloads, folder, kind, choose):
+    signatures = Signatures(signing, workloads, folder)
+    killed, writes = signatures.run("counting")
+    assert not killed and writes > 20
+
+    def attempt(number):
+        killed, _ = signatures.run(f"{kind}-{number}", **FAULTS[kind](number))
+        shutil.rmtree(folder / f"{kind}-{number}")
+        return killed
+
+    tries, deaths = sweep(f"signature {kind}", choose(range(1, writes + 1)), attempt)
+    assert not deaths if kind == "full" else deaths >= tries // 2
+
+
+@KINDS
+def test_a_signature_with_a_fault_at_some_writes(signing, workloads, tmp_path, kind):
+    dice = random.Random(f"signature {kind}")
+    signatures_with_faults(signing, workloads, tmp_path, kind, lambda all_: dice.sample(all_, SAMPLED))
+
+
+@pytest.mark.stress
+@KINDS
+def test_a_signature_with_a_fault_at_each_write(signing, workloads, tmp_path, kind):
+    signatures_with_faults(signing, workloads, tmp_path, kind, chosen)
 
 
 # ---- the agent
@@ -130,9 +172,9 @@ def cloud(tmp_path_factory):
 class Devices:
     """Devices that get 1.0.0, then 1.1.0, each by releases of its own."""
 
-    def __init__(self, cloud, library, folder):
+    def __init__(self, cloud, workloads, folder):
         self.platform, self.address = cloud
-        self.library, self.folder = library, folder
+        self.workloads, self.folder = workloads, folder
 
     def run(self, name, **faults):
         """(whether it ended before it was done, its writes)"""
@@ -150,9 +192,9 @@ class Devices:
         }
         (folder / "agent.yaml").write_text(json.dumps(settings))
         state = folder / "state"
-        status, _, writes = workload(self.library, state, "device", folder / "agent.yaml", **faults)
+        status, _, writes = self.workloads.run(state, "device", folder / "agent.yaml", **faults)
         if status:
-            workload(self.library, state, "device", folder / "agent.yaml")
+            self.workloads.run(state, "device", folder / "agent.yaml")
         self.check(name, releases, state)
         return bool(status), writes
 
@@ -174,27 +216,27 @@ class Devices:
         assert not left, left
 
 
-def devices_with_faults(cloud, library, folder, kind, choose):
-    devices = Devices(cloud, library, folder)
+def devices_with_faults(cloud, workloads, folder, kind, choose):
+    devices = Devices(cloud, workloads, folder)
     killed, writes = devices.run(f"{kind}-counting")
     assert not killed and writes > 50
-    numbers = choose(range(1, writes + 1))
-    deaths = 0
-    for number in numbers:
-        try:
-            deaths += devices.run(f"{kind}-{number}", **FAULTS[kind](number))[0]
-        except AssertionError as error:
-            raise AssertionError(f"{kind} at write {number} of {writes}: {error}") from error
-    assert not deaths if kind == "full" else deaths >= len(numbers) // 2
+
+    def attempt(number):
+        killed, _ = devices.run(f"{kind}-{number}", **FAULTS[kind](number))
+        shutil.rmtree(folder / f"{kind}-{number}")
+        return killed
+
+    tries, deaths = sweep(f"agent {kind}", choose(range(1, writes + 1)), attempt)
+    assert not deaths if kind == "full" else deaths >= tries // 2
 
 
 @KINDS
-def test_an_agent_with_a_fault_at_some_writes(cloud, library, tmp_path, kind):
+def test_an_agent_with_a_fault_at_some_writes(cloud, workloads, tmp_path, kind):
     dice = random.Random(f"agent {kind}")
-    devices_with_faults(cloud, library, tmp_path, kind, lambda all_: dice.sample(all_[: len(all_) * 3 // 4], SAMPLED))
+    devices_with_faults(cloud, workloads, tmp_path, kind, lambda all_: dice.sample(all_[: len(all_) * 3 // 4], SAMPLED))
 
 
 @pytest.mark.stress
 @KINDS
-def test_an_agent_with_a_fault_at_each_write(cloud, library, tmp_path, kind):
-    devices_with_faults(cloud, library, tmp_path, kind, lambda all_: all_)
+def test_an_agent_with_a_fault_at_each_write(cloud, workloads, tmp_path, kind):
+    devices_with_faults(cloud, workloads, tmp_path, kind, lambda all_: all_)

@@ -13,7 +13,7 @@ from tests.deployment.platforms import Clock, WorkingCopy, add_version, agent_fo
 from vmhost.bytecode.signing import generate_key, load_key
 from vmhost.cli import main
 from vmhost.deployment import owner_lists
-from vmhost.deployment.cloud.metadata import key_of
+from vmhost.deployment.cloud.metadata import SignedMetadata, key_of
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.errors import MissingError, RefusedError
@@ -101,6 +101,20 @@ def test_what_owners_did_not_sign_is_neither_trusted_nor_offered(platform, devic
     assert [version.version for version in sign(platform, ann)] == ["2"]
     assert lists(device, "2") and platform.metadata.signing("shop")["waiting"] is None
     assert platform.releases.start("shop/rank", "2", Plan.of({}), "ann", "").state in ("running", "done")
+
+
+def test_what_another_process_took_an_owners_signature_for_is_offered_here(platform, ann):
+    own(platform, ann)
+    sign(platform, ann)
+    platform.add_file("shop/rank", "words", "shared", b"words", {}, "ann")
+    platform.sync_metadata()
+    waiting, before = platform.metadata.signing("shop")["waiting"], platform.releases.generation
+    SignedMetadata(platform.metadata.folder, platform.folder / "keys", platform.clock).sign(
+        "shop", key_of(ann)[0], signature(ann, waiting)
+    )
+    platform.sync_metadata()
+    assert platform.releases.generation > before  # devices that were up to date are not any more
+    assert list(platform.task_files.choose("shop/rank", "a", {}, frozenset())) == ["words"]
 
 
 def test_a_threshold_takes_so_many_owners(platform, device, ann, ben):

@@ -85,6 +85,7 @@ class SignedMetadata:
         self._looked = self._due = datetime.min.replace(tzinfo=UTC)  # when `sync` looked for what expires, and will
         self._waiting = Waiting(self.folder / "waiting")
         self._listed = {}  # role signed by owners -> listed paths
+        self._told = {}  # the same, as of the last call of `sync`
         self._order_key = None, None, None  # (when its file was written, key of `releases`, key id)
         floor = self.folder / "floor"
         self._floor = int(floor.read_text()) if floor.exists() else 0  # the least version, but root's
@@ -346,15 +347,17 @@ class SignedMetadata:
                 found.append({"repository": repository} | state)
         return found
 
-    def sign(self, repository, identity, signature):
+    def sign(self, repository, identity, signature, note=lambda digest: None):
         """Takes an owner's signature over the waiting list. Returns the newly listed paths once enough have signed;
-        None before. RefusedError."""
+        None before. `note` is called before anything is written, with the SHA-256 of the list. RefusedError.
+
+        If it is killed, `sync` completes what enough owners have signed."""
         role = f"role-{repository}"
         with self.turn():
             owners = self._owners_of(role)
             if owners is None:
                 raise RefusedError(f"{repository}: the platform signs for it")
-            signed, signatures = self._waiting.sign(role, owners, identity, signature)
+            signed, signatures = self._waiting.sign(role, owners, identity, signature, note)
             entry, _ = self._delegation(role)
             if len(signatures) < entry["threshold"]:
                 return None
@@ -414,10 +417,11 @@ class SignedMetadata:
     # ---- following the releases
 
     def sync(self, releases, repositories, files=lambda repository: {}):
-        """Makes the metadata list what may run now, and renews it. Quick where nothing changed."""
+        """Makes the metadata list what may run now, and renews it. Quick where nothing changed. Whether owners have
+        signed another list since the last call."""
         is_known = (releases.generation, self._waiting.stamp()) == self._synced
         if is_known and self._looked - _SKEW <= self._now() < self._due:
-            return
+            return False
         with self.turn():
             releases.refresh()
             generation = releases.generation
@@ -435,6 +439,8 @@ class SignedMetadata:
             self._synced = (generation, self._waiting.stamp())
             self._looked = self._now()
             self._due = self._looked + LIFE["timestamp"] / 4
+            told, self._told = self._told, dict(self._listed)
+            return told != self._told
 
     def _write_snapshot_and_timestamp(self, changed):
         """Writes the timestamp last: until then clients do not see the others."""

@@ -8,7 +8,7 @@ list that changes meanwhile has to be signed again.
 
 import json
 
-from vmhost.deployment.artifacts import replace_durably
+from vmhost.deployment.artifacts import digest_of, replace_durably
 from vmhost.deployment.errors import RefusedError
 from vmhost.deployment.trust import canonical, ed25519_matches
 
@@ -41,9 +41,10 @@ class Waiting:
     def remove(self, role):
         (self._folder / f"{role}.json").unlink(missing_ok=True)
 
-    def sign(self, role, keys, identity, signature):
+    def sign(self, role, keys, identity, signature, note):
         """Takes the signature over the waiting list by the key with this id; returns (signed part, signatures so far).
-        `keys`: the owners' TUF keys by id. RefusedError."""
+        `keys`: the owners' TUF keys by id. `note` is called once it is good, with the SHA-256 of the list.
+        RefusedError."""
         found = self.get(role)
         if found is None:
             raise RefusedError(f"{role.removeprefix('role-')}: nothing waits for a signature")
@@ -53,6 +54,7 @@ class Waiting:
             raise RefusedError(
                 "the signature does not match the waiting list, which may have changed: fetch it again, and sign that"
             )
+        note(digest_of(canonical(found["signed"])))
         signatures = [each for each in found["signatures"] if each["keyid"] != identity and each["keyid"] in keys]
         signatures.append({"keyid": identity, "sig": signature})
         self.put(role, found["signed"], signatures)

@@ -158,7 +158,8 @@ class Platform:
 
     def sync_metadata(self):
         """Brings the signed metadata up to date with the releases, and begins plans that waited to be listed."""
-        self.metadata.sync(self.releases, self.repositories.names(), self.task_files.targets)
+        if self.metadata.sync(self.releases, self.repositories.names(), self.task_files.targets):
+            self.releases.generation += 1  # owners have signed: files may be offered
         if self.releases.plans:
             self.releases.begin_plans()
 
@@ -170,12 +171,23 @@ class Platform:
 
     def sign(self, repository, identity, signature, who):
         """Takes an owner's signature over the repository's waiting list. Once enough have signed, devices trust it, and
-        the plans of versions that waited begin. Returns the newly listed versions, or None."""
-        added = self.metadata.sign(repository, identity, signature)
-        self.access.note(who, "list signed", repository, key=identity)
+        the plans of versions that waited begin. Returns the newly listed versions, or None.
+
+        The audit log is written first. If it is killed after that, the owner finds the list as before and signs it
+        again, which is noted once, or the next `sync_metadata`, of any process, goes on from what is signed."""
+
+        def note(digest):
+            details = {"key": identity, "list": digest}
+            with self.database.transaction() as connection:
+                rows = connection.execute(
+                    "SELECT details FROM access_audit WHERE action = 'list signed' AND subject = ?", (repository,)
+                )
+                if not any(json.loads(row[0]) == details for row in rows.fetchall()):
+                    self.access.note(who, "list signed", repository, **details)
+
+        added = self.metadata.sign(repository, identity, signature, note)
         if added is None:
             return None
-        self.releases.announce()
         self.sync_metadata()
         return [version for version in self.releases.versions.values() if set(targets_of(version)) & set(added)]
 
@@ -524,21 +536,21 @@ class Platform:
 
     def add_file(self, task, name, kind, data, audience, who):
         """Adds a file for devices, besides the task's bundles; returns its id."""
-        with self.database.transaction():
+        with self.releases.change():  # so that other processes learn of it
             identity = self.task_files.add(task, name, kind, data, audience, who)
             self.access.note(who, "file added", task, name=name, kind=kind, file=identity)
         self._files_changed()
         return identity
 
     def remove_file(self, identity, who):
-        with self.database.transaction():
+        with self.releases.change():
             self.task_files.remove(identity)
             self.access.note(who, "file removed", str(identity))
         self._files_changed()
 
     def _files_changed(self):
         self.task_files.load()
-        self.releases.announce()
+        self.releases.generation += 1
 
     def stuck(self, limit=100, may=lambda task: True):
         """Devices that are not where they should be, and why: first those that state a problem, the latest first. Of

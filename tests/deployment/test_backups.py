@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -316,3 +317,79 @@ def test_the_commands(tmp_path):
     assert status == 5 and printed.count("\n") == 1 and "backup.tar: cannot be written: No such file" in printed
     status, printed = vmhost("backup", tmp_path / "nothing", tmp_path / "other.tar")
     assert status == 3 and printed.count("\n") == 1 and "holds no platform" in printed
+
+
+# A `vmhost` that says "here" before a backup gets its end, or a restored platform its name, and waits for a signal.
+STANDS_STILL = """
+import sys, time
+from vmhost.cli import main
+from vmhost.deployment.cloud import backups
+
+def stand_still(*arguments):
+    print("here", flush=True)
+    while True:
+        time.sleep(0.05)  # a signal just before signal.pause() would not end it
+
+backups._add_end = backups.sync_tree = stand_still
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def standing_still(tmp_path, original):
+    """(the command that stands still, its process), by name."""
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    commands = {
+        "backup": ["cloud", "backup", str(original.folder), str(tmp_path / "other.tar")],
+        "restore": ["cloud", "restore", str(tmp_path / "again"), "--archive", str(tmp_path / "backup.tar")],
+    }
+    running = []
+
+    def start(name):
+        process = subprocess.Popen(
+            [sys.executable, "-c", STANDS_STILL, *commands[name]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        running.append(process)
+        assert process.stdout.readline() == "here\n"
+        assert partials(tmp_path)
+        return commands[name], process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def partials(folder):
+    return [name for name in os.listdir(folder) if name.startswith(".partial")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("name", ["backup", "restore"])
+def test_a_signal_ends_a_backup_and_leaves_nothing(tmp_path, standing_still, name, number):
+    before = sorted(os.listdir(tmp_path))
+    _, process = standing_still(name)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.strip()) == (failures.INTERRUPTED, "vmhost: interrupted")
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("name", ["backup", "restore"])
+def test_the_next_run_removes_what_a_killed_one_left_and_nothing_of_one_that_runs(
+    tmp_path, standing_still, capsys, name
+):
+    command, killed = standing_still(name)
+    [left] = partials(tmp_path)
+    _, running = standing_still(name)
+    killed.kill()
+    killed.wait()
+    assert main(command) == failures.DONE
+    assert f"{left}: removed; a backup or restoration was killed" in capsys.readouterr().err
+    [others] = partials(tmp_path)
+    assert others != left
+    running.terminate()
+    assert running.wait(60) == failures.INTERRUPTED and not partials(tmp_path)

@@ -6,7 +6,9 @@ variables VMHOST_PLATFORM and VMHOST_TOKEN.
 
 import contextlib
 import os
+import signal
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -434,8 +436,8 @@ def backup(output, folder, archive):
     """
     from vmhost.deployment.cloud import backups
 
-    with _errors(), _written(archive):
-        size = backups.back_up(folder, archive)
+    with _errors(), _written(archive), _terminable():
+        size = backups.back_up(folder, archive, output.remark)
     output.document({"folder": str(folder), "archive": str(archive), "bytes": size})
     output.line(f"{archive}: {size / 2**20:,.1f} MiB; with it goes FOLDER-offline-keys, which you keep apart")
 
@@ -461,11 +463,11 @@ def restore(output, folder, archive, trust_clock):
     """
     from vmhost.deployment.cloud import backups
 
-    with _errors(), _written(folder):
+    with _errors(), _written(folder), _terminable():
         if archive is None:
             complete = backups.go_on(folder, trust_clock=trust_clock)
         else:
-            complete = backups.restore(archive, folder, trust_clock=trust_clock)
+            complete = backups.restore(archive, folder, trust_clock=trust_clock, tell=output.remark)
     output.document({"folder": str(folder), "targets_signed": complete})
     output.line(f"platform {folder} is restored; serve it: vmhost cloud serve {folder}")
     if not complete:
@@ -1039,6 +1041,27 @@ def _written(path):
     except OSError as error:
         where = "" if error.filename is None else f" ({error.filename})"
         raise failures.Failure(f"{path}: cannot be written: {error.strerror}{where}", failures.HOST_FAILED) from error
+
+
+@contextlib.contextmanager
+def _terminable():
+    """SIGTERM ends the block as Ctrl-C does: what is half made is removed. A second one does not interrupt that."""
+
+    def heard(number, frame):
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {each: signal.signal(each, heard) for each in numbers}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _yaml(path):

@@ -11,6 +11,7 @@ expired would be good again. So the clock must be later than what the copy knows
 """
 
 import contextlib
+import fcntl
 import io
 import os
 import shutil
@@ -37,23 +38,24 @@ _TIMES = (("deploy_history", "time_ms"), ("deploy_devices", "seen_ms"), ("access
 _PARTS = ("repositories", "files", "exclusive", "keys", "metadata")
 _TABLES = ("platform.db", "postgresql")  # in the folder, or where they are
 _END = "end-of-backup"  # the archive's last member: the number of those before it
+_PARTIAL = ".partial-vmhost-"  # begins the names of folders for what is not complete yet
 _NUMBERED = ("deploy_releases", "deploy_files")  # tables whose `id` devices remember
 
 
-def back_up(folder, archive):
+def back_up(folder, archive, tell=lambda text: None):
     """Writes the platform in `folder` to the file `archive`, which must not exist. The platform may be running. The
     archive has the platform's keys, but not the offline ones, nor tables in PostgreSQL. Returns its size in bytes.
+    `tell(text)` is called for each folder beside the archive that a killed process left there, and that was removed.
 
     RefusedError; OSError."""
     folder, archive = Path(folder), Path(archive)
     _must_hold_platform(folder)
     if archive.exists():
         raise RefusedError(f"{archive}: exists already; give the name of a new file")
-    descriptor, partial = tempfile.mkstemp(dir=archive.absolute().parent, prefix=".partial-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+    with _partial_folder(archive.absolute().parent, tell) as partial:
+        with open(os.open(partial / "archive", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             with tarfile.open(fileobj=file, mode="w", dereference=True) as tar:  # hard links too become files
-                _add_tables(tar, folder)
+                _add_tables(tar, folder, partial)
                 metadata = SignedMetadata(folder / "metadata", folder / "keys", time.time)
                 with metadata.turn():  # a key and the metadata that names it belong together
                     for part in _PARTS:
@@ -61,24 +63,23 @@ def back_up(folder, archive):
                 _add_end(tar)
             file.flush()
             os.fsync(file.fileno())
-        os.link(partial, archive)  # unlike a rename, this replaces nothing
+        try:
+            os.link(partial / "archive", archive)  # unlike a rename, this replaces nothing
+        except FileExistsError:
+            raise RefusedError(f"{archive}: exists already; give the name of a new file") from None
         sync_folder(archive.absolute().parent)
-    except FileExistsError:
-        raise RefusedError(f"{archive}: exists already; give the name of a new file") from None
-    finally:
-        Path(partial).unlink(missing_ok=True)
     return archive.stat().st_size
 
 
-def restore(archive, folder, clock=time.time, trust_clock=False):
+def restore(archive, folder, clock=time.time, trust_clock=False, tell=lambda text: None):
     """Makes the platform in `folder`, which must not exist or be empty, of a backup, and lets it go on. With its tables
-    in PostgreSQL, restore these first. `trust_clock`, result: as of `go_on`. RefusedError; OSError; StoreError."""
+    in PostgreSQL, restore these first. `trust_clock`, result: as of `go_on`; `tell`: as of `back_up`. RefusedError;
+    OSError; StoreError."""
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RefusedError(f"{folder}: is not empty; give the name of a new folder")
     folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=".partial-"))
-    try:
+    with _partial_folder(folder.absolute().parent, tell) as partial:
         try:
             with tarfile.open(archive, "r:") as tar:
                 tar.extractall(partial, _checked(tar, archive), filter="data")
@@ -91,9 +92,47 @@ def restore(archive, folder, clock=time.time, trust_clock=False):
             folder.rmdir()
         partial.rename(folder)
         sync_folder(folder.absolute().parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return complete
+
+
+@contextlib.contextmanager
+def _partial_folder(parent, tell):
+    """A new folder in `parent` for what is not complete yet, locked as long as this process lives, and removed at the
+    end. Removes those that killed processes left there."""
+    for left in sorted(parent.glob(f"{_PARTIAL}*")):
+        if (lock := _locked(left)) is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
+            if not left.exists():
+                tell(f"{left}: removed; a backup or restoration was killed before it was complete")
+    path = lock = None
+    try:
+        while path is None or not path.exists():  # another process may remove it before it is locked
+            path = Path(tempfile.mkdtemp(dir=parent, prefix=_PARTIAL))
+            lock = _locked(path)
+        yield path
+    finally:
+        if path is not None:
+            shutil.rmtree(path, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _locked(path):
+    """A descriptor that locks the folder; None if another process has it locked, or has removed it, or if folders
+    cannot be locked there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.isdir(path):
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
 
 
 def go_on(folder, clock=time.time, offline=None, trust_clock=False):
@@ -160,17 +199,17 @@ def _must_hold_platform(folder):
         raise RefusedError(f"{folder}: holds no platform; make one: vmhost cloud init {folder}")
 
 
-def _add_tables(tar, folder):
+def _add_tables(tar, folder, partial):
     """A copy of the tables as of one moment, or the file that says where in PostgreSQL they are."""
     if (folder / "postgresql").exists():
         tar.add(folder / "postgresql", "postgresql")
         return
-    with tempfile.TemporaryDirectory(prefix="vmhost-backup-") as scratch:
-        copy = sqlite3.connect(Path(scratch) / "platform.db")
-        with contextlib.closing(copy), Database(folder / "platform.db", read_only=True) as database:
-            with contextlib.closing(database.connect()) as tables:
-                tables.backup(copy)
-        tar.add(Path(scratch) / "platform.db", "platform.db")
+    copy = sqlite3.connect(partial / "platform.db")
+    with contextlib.closing(copy), Database(folder / "platform.db", read_only=True) as database:
+        with contextlib.closing(database.connect()) as tables:
+            tables.backup(copy)
+    tar.add(partial / "platform.db", "platform.db")
+    (partial / "platform.db").unlink()
 
 
 def _add_end(tar):

@@ -222,6 +222,57 @@ def test_a_self_test_that_takes_too_long_on_the_device_fails_there(cloud, agent,
     assert failed["state"] == "failed" and "self-test one took" in failed["reason"] and agent.host.tasks == ()
 
 
+def test_another_release_of_a_version_is_proven_within_bounds_of_its_own(cloud, agent, monkeypatch):
+    platform, _ = cloud
+    first = release(platform, "1.3.0")
+    agent.step()
+    assert state(platform, first) == "proven"
+    platform.releases.act(first.id, "next", "ann")
+    monkeypatch.setenv("KIND", "slow")
+    second = release(platform, "1.3.0", PLAN.replace("calls: 0", "max_time: 900 ms"))
+    agent.step()
+    [failed] = platform.releases.devices_of(second.id)
+    assert failed["state"] == "failed" and "self-test one took" in failed["reason"]
+    monkeypatch.delenv("KIND")
+    platform.releases.retry("kitchen-1", second.id, "ann")
+    agent.step()
+    [proven] = platform.releases.devices_of(second.id)
+    assert (proven["state"], proven["reason"]) == ("proven", "its self-test passed")
+
+
+def test_a_version_that_went_back_is_proven_within_the_bounds_of_its_new_release(cloud, agent, monkeypatch):
+    platform, _ = cloud
+    for version in ("1.3.0", "1.0.0"):
+        found = release(platform, version)
+        agent.step()
+        assert state(platform, found) == "proven"
+        platform.releases.act(found.id, "next", "ann")
+    monkeypatch.setenv("KIND", "slow")
+    again = release(platform, "1.3.0", PLAN.replace("calls: 0", "max_time: 900 ms"))
+    agent.step()
+    [failed] = platform.releases.devices_of(again.id)
+    assert failed["state"] == "failed" and "self-test one took" in failed["reason"]
+    assert agent.host.task("rank")(2) == 4  # what ran before still does
+
+
+def test_a_device_that_lost_its_memory_repeats_the_self_test_before_it_calls_anything_proven(
+    cloud, tmp_path, monkeypatch
+):
+    platform, address = cloud
+    first = release(platform, "1.3.0", PLAN.replace("calls: 0", "max_time: 900 ms"))
+    with agent_for(platform, address, tmp_path / "device") as agent:
+        agent.step()
+        assert state(platform, first) == "proven"
+    for path in (tmp_path / "device").glob("agent.db*"):
+        path.unlink()
+    put_back(platform)
+    monkeypatch.setenv("KIND", "slow")
+    with agent_for(platform, address, tmp_path / "device") as agent:
+        agent.step()
+        [failed] = platform.releases.devices_of(first.id)
+        assert failed["state"] == "failed" and "self-test one took" in failed["reason"]
+
+
 def test_a_release_whose_bounds_the_simulation_was_beyond_is_refused(cloud):
     platform, _ = cloud
     with pytest.raises(RefusedError, match="in the platform's simulation one took .* ms, more than 100 ms; make it"):

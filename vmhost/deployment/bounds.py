@@ -7,6 +7,8 @@ judges its simulation and the devices' reports.
 
 from typing import NamedTuple
 
+SELF_TEST_BOUNDS = ("max_time_s", "max_memory_bytes")  # those of a self-test, which has too few calls for the others
+
 
 class Counted(NamedTuple):
     """The calls of one version: their number, failures, total seconds, peak bytes of a VM, and the number that took

@@ -22,7 +22,7 @@ from vmhost import BundleError, Host, Policy, VMHostError
 from vmhost.bytecode.signing import TrustStore
 from vmhost.deployment import delta, identifiers, orders, pieces
 from vmhost.deployment.artifacts import digest_of, is_digest, remove_partials, replace_durably
-from vmhost.deployment.bounds import Counted, why_outside
+from vmhost.deployment.bounds import SELF_TEST_BOUNDS, Counted, why_outside
 from vmhost.deployment.device import crash_upload, health, heap, state_folder
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.device.facts import facts
@@ -141,7 +141,22 @@ class Agent:
         if self._kept_secret() != self.memory.value("secret"):
             self._keep_secret()
         if not self.memory.tasks() and (known := self.store.current()):
-            for task, entry in known.items():  # the memory was lost, but not the list; whether it is proven was
+            self._remember(known)
+        self._count_crashes()
+        for task, slots in self.memory.tasks().items():
+            current = slots["current"]
+            if current is not None and current.get("crashes", 0) >= MAX_CRASHES:
+                self._fail(task, current, f"the process crashed {current['crashes']} times: {current.get('crash')}")
+            elif current is not None:
+                self._load_or_go_back(task)
+        self._write_list()
+        self._fleet = FleetReport(self.memory, self.settings.folder)
+        crash_upload.keep(self.memory, self.settings.folder / "host", self.host.crashes)
+
+    def _remember(self, known):
+        """Takes the list for the memory, which was lost: all of it or nothing. Whether it is proven was lost too."""
+        with self.memory.change():
+            for task, entry in known.items():
                 files = {
                     name: {"digest": os.path.basename(path), "size": os.path.getsize(path)}
                     for name, path in entry["files"].items()
@@ -150,15 +165,6 @@ class Agent:
                 entry |= {"files": files, "state": "running", "proof": None, "rules": None, "size": 0}
                 entry.pop("path")
                 self.memory.set_task(task, current=entry)
-        for crash in self.host.crashes:
-            _log.error("%s", crash)
-            self._count_crash(crash)
-        for task, slots in self.memory.tasks().items():
-            if slots["current"] is not None:
-                self._load_or_go_back(task)
-        self._write_list()
-        self._fleet = FleetReport(self.memory, self.settings.folder)
-        crash_upload.keep(self.memory, self.settings.folder / "host", self.host.crashes)
 
     # A second copy of the secret: a device that lost its store is still the one that the platform knows.
 
@@ -177,14 +183,15 @@ class Agent:
             os.fsync(file.fileno())
         new.replace(self.settings.folder / "secret")
 
-    def _count_crash(self, crash):
-        for task, slots in self.memory.tasks().items():
-            current = slots["current"]
-            if current and current["name"] == crash.task and current["version"] == crash.version:
-                crashes = current.get("crashes", 0) + 1
-                self.memory.set_task(task, current=current | {"crashes": crashes})
-                if crashes >= MAX_CRASHES:
-                    self._fail(task, current, f"the process crashed {crashes} times: {crash}")
+    def _count_crashes(self):
+        with self.memory.change():
+            for crash in self.host.crashes:
+                _log.error("%s", crash)
+                for task, slots in self.memory.tasks().items():
+                    current = slots["current"]
+                    if current and (current["name"], current["version"]) == (crash.task, crash.version):
+                        counted = {"crashes": current.get("crashes", 0) + 1, "crash": str(crash)}
+                        self.memory.set_task(task, current=current | counted)
 
     def _load_or_go_back(self, task):
         """Loads the task's current version into the host, or the one before if that fails."""
@@ -501,18 +508,19 @@ class Agent:
         if current and current["digest"] == wanted["digest"]:
             known = current["release"] == wanted["release"] and current["rules"] is not None
             is_proven = wanted.get("state", "proven") == "proven"
-            if not known or (
-                current["state"] == "proven" and not is_proven and not self.memory.outbox.take("report", limit=1)
-            ):
+            if known and (current["state"] != "proven" or is_proven or self.memory.outbox.take("report", limit=1)):
+                return
+            if is_proven or _has_passed(current, wanted):
                 self._prove_again(task, current, wanted, is_proven)
-            return
+                return
         if self.memory.has_given_up(task, wanted["release"]):
             if wanted.get("state") != "offered" or self.memory.outbox.take("report", limit=1):
                 return
             self.memory.try_again(task, wanted["release"])  # the platform knows of the failure, and offers it again
         self._must_be_listed(task, wanted)
-        if slots["previous"] and slots["previous"]["digest"] == wanted["digest"]:
-            self._switch(task, wanted, "went back")  # proven before
+        previous = slots["previous"]
+        if previous and previous["digest"] == wanted["digest"] and _has_passed(previous, wanted):
+            self._switch(task, wanted, "went back")
             return
         trial = slots["trial"] or {}
         attempts = trial.get("attempts", 0) + 1 if trial.get("release") == wanted["release"] else 1
@@ -534,7 +542,11 @@ class Agent:
         except (ProofError, DamagedError) as error:
             self._fail(task, wanted, str(error))
             return
-        self._switch(task, wanted, "its self-test passed" if wanted["proof"] else "it loads")
+        why = "its self-test passed" if wanted["proof"] else "it loads"
+        if current and current["digest"] == wanted["digest"]:
+            self._prove_again(task, current, wanted, False, why)
+        else:
+            self._switch(task, wanted, why)
 
     def _switch(self, task, wanted, why):
         """Makes the version current; its rules may require watching first."""
@@ -546,8 +558,8 @@ class Agent:
             return
         rules = wanted.get("rules") or {}
         state = "running" if rules.get("calls") else "proven"
-        entry = {name: wanted[name] for name in ("name", "version", "digest", "size", "release", "proof", "rules")}
-        entry |= {"functions": wanted.get("functions") or [], "stream": bool(wanted.get("stream"))}
+        entry = {name: wanted[name] for name in ("name", "version", "digest", "size", "release", "proof")}
+        entry |= {"rules": rules, "functions": wanted.get("functions") or [], "stream": bool(wanted.get("stream"))}
         entry |= {"state": state, "since": self._clock(), "files": (current or {}).get("files", {})}
         with self.memory.change():
             self.memory.set_task(task, current=entry, previous=current, trial=None)
@@ -556,16 +568,18 @@ class Agent:
         self._watch(task, entry)
         _log.info("%s %s: %s (%s)", task, wanted["version"], state, why)
 
-    def _prove_again(self, task, current, wanted, is_proven):
-        """What runs here is of another release, or the platform or this memory lost that it is proven. Unless the
-        platform knows it (`is_proven`), calls have to prove it again where the release asks for calls."""
+    def _prove_again(self, task, current, wanted, is_proven, why="it runs here already"):
+        """What runs here is of another release, or the platform or this memory lost that it is proven. It has passed
+        the self-test within the release's bounds, or the platform knows that it is proven (`is_proven`); if not, calls
+        have to prove it again where the release asks for calls."""
         rules = wanted.get("rules") or {}
         state = "running" if rules.get("calls") and not is_proven else "proven"
-        entry = current | {name: wanted[name] for name in ("release", "size", "proof", "rules")} | {"state": state}
+        entry = current | {name: wanted[name] for name in ("release", "size", "proof")}
+        entry |= {"rules": rules, "state": state}
         with self.memory.change():
             self.memory.set_task(task, current=entry, trial=None)
             if not is_proven:
-                self.memory.report(wanted["release"], state, "it runs here already")
+                self.memory.report(wanted["release"], state, why)
         self._write_list()
         self._watched.pop(task, None)
         self._watch(task, entry)
@@ -765,6 +779,16 @@ class Agent:
             self._remove_artifacts(self._needed())
             for path in self._partial.iterdir():
                 path.unlink(missing_ok=True)
+
+
+def _has_passed(slot, wanted):
+    """Whether the slot's version has passed the self-test that is wanted, within the same bounds."""
+    known, rules = slot.get("rules"), wanted.get("rules") or {}
+    return (
+        known is not None
+        and slot.get("proof") == wanted["proof"]
+        and all(known.get(name) == rules.get(name) for name in SELF_TEST_BOUNDS)
+    )
 
 
 def _digests_of(wanted):

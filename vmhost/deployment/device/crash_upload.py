@@ -16,7 +16,10 @@ _MAX_LINES = 40
 
 def keep(memory, state, crashes):
     """Keeps reports of the crashes found in a state folder until they are sent. `crashes`: those of the Host."""
-    found = _reports(state) or [_brief(crash) for crash in crashes]
+    before = memory.value("crash_reports")
+    if before is None:  # an older agent's memory: it has sent what is there, but for the dumps
+        memory.set_value("crash_reports", before := _ids(state))
+    found = _reports(state, before) or [_brief(crash) for crash in crashes]
     if not found:
         return
     names = {}
@@ -26,7 +29,9 @@ def keep(memory, state, crashes):
                 names.setdefault(slots[slot]["name"], task)
     for report in found:
         report["task"] = names.get(report["task"]) if report["task"] else None
-    memory.set_value("crashes", [*memory.value("crashes", []), *found][-MAX_KEPT:])
+    with memory.change():
+        memory.set_value("crashes", [*memory.value("crashes", []), *found][-MAX_KEPT:])
+        memory.set_value("crash_reports", _ids(state))
 
 
 def send(memory, post):
@@ -36,15 +41,24 @@ def send(memory, post):
         memory.set_value("crashes", waiting[1:])
 
 
-def _reports(state):
-    """The existing dumps as reports, in plain data."""
-    if next((state / "crashes").glob("*.dump"), None) is None:
+def _ids(state):
+    """Those of the reports in a state folder."""
+    return sorted(path.stem for path in (state / "crashes").glob("*.json"))
+
+
+def _reports(state, before):
+    """What the existing dumps say, and the reports that were made of dumps since `before` (ids), as plain data. The
+    agent may have been killed after a dump became a report."""
+    if next((state / "crashes").glob("*.dump"), None) is None and set(_ids(state)) <= set(before):
         return []  # importing the report code would take memory
     try:
         from vmhost.operations.crash_reports import CrashFolder
     except ImportError:
         return []
-    return [_bounded({"title": report.title, **asdict(report)}) for report in CrashFolder(state).collect()]
+    folder = CrashFolder(state)
+    folder.collect()
+    new = [report for report in reversed(folder.reports()) if report.id not in before]
+    return [_bounded({"title": report.title, **asdict(report)}) for report in new]
 
 
 def _brief(crash):

@@ -55,13 +55,13 @@ stress: build     ## the long runs: many hosts and VMs in several processes
 sanitize: sanitize-memory sanitize-thread  ## the native core under all three sanitizers
 
 sanitize-memory: build     ## the native core under the address and undefined-behaviour sanitizers, both in one build
-	@$(PYTHON) tests/native/run.py core address,undefined && $(PYTHON) tests/native/run.py engine address,undefined && $(PYTHON) tests/native/run.py triggers address,undefined && $(PYTHON) tests/native/run.py patterns address,undefined && $(PYTHON) tests/native/run.py features address,undefined && sh tests/native/sanitize_core.sh address,undefined
+	@sh tests/native/sanitize_core.sh address,undefined && $(PYTHON) tests/native/run.py core address,undefined && $(PYTHON) tests/native/run.py engine address,undefined && $(PYTHON) tests/native/run.py triggers address,undefined && $(PYTHON) tests/native/run.py patterns address,undefined && $(PYTHON) tests/native/run.py features address,undefined
 
 sanitize-address: build    ## the native core under the address sanitizer
-	@$(PYTHON) tests/native/run.py core address && $(PYTHON) tests/native/run.py engine address && $(PYTHON) tests/native/run.py triggers address && $(PYTHON) tests/native/run.py patterns address && $(PYTHON) tests/native/run.py features address && sh tests/native/sanitize_core.sh address
+	@sh tests/native/sanitize_core.sh address && $(PYTHON) tests/native/run.py core address && $(PYTHON) tests/native/run.py engine address && $(PYTHON) tests/native/run.py triggers address && $(PYTHON) tests/native/run.py patterns address && $(PYTHON) tests/native/run.py features address
 
 sanitize-undefined: build  ## the native core under the undefined-behaviour sanitizer
-	@$(PYTHON) tests/native/run.py core undefined && $(PYTHON) tests/native/run.py engine undefined && $(PYTHON) tests/native/run.py triggers undefined && $(PYTHON) tests/native/run.py patterns undefined && $(PYTHON) tests/native/run.py features undefined && sh tests/native/sanitize_core.sh undefined
+	@sh tests/native/sanitize_core.sh undefined && $(PYTHON) tests/native/run.py core undefined && $(PYTHON) tests/native/run.py engine undefined && $(PYTHON) tests/native/run.py triggers undefined && $(PYTHON) tests/native/run.py patterns undefined && $(PYTHON) tests/native/run.py features undefined
 
 sanitize-thread: build     ## the parts that build without CPython, or with a stub of it, under the thread sanitizer
 	@$(PYTHON) tests/native/run.py core thread && $(PYTHON) tests/native/run.py engine thread && $(PYTHON) tests/native/run.py triggers thread && $(PYTHON) tests/native/run.py patterns thread && $(PYTHON) tests/native/run.py features thread

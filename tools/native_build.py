@@ -228,7 +228,7 @@ def sanitizer_flags(names):
     overflow of signed numbers from being reported."""
     flags = list(dict.fromkeys(flag for name in names for flag in SANITIZERS[name]))
     if names:
-        flags += ["-O1", "-fstrict-overflow"]
+        flags += ["-O1", "-fstrict-overflow", "-UNDEBUG"]
     if len(names) > 1:
         flags.append("-fno-var-tracking-assignments")  # else gcc notes each function that is too large for it
     return flags

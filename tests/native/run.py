@@ -103,6 +103,7 @@ class Build:
 
     def __init__(self, folder, part, sanitizers, flags, libraries):
         self.folder = Path(folder)
+        self.built = Path(native_build.objects_folder(sanitizers)) if sanitizers else None
         self.sanitize = native_build.sanitizer_flags(sanitizers)
         self.flags = [
             *native_build.LANGUAGE,
@@ -126,10 +127,16 @@ class Build:
             return list(pool.map(self.link, programs))
 
     def object(self, source):
-        return self.folder / f"{source.removesuffix('.c')}.o"
+        """Where the object file is, or is to be made: that of sanitize_core.sh, if it is up to date."""
+        name = f"{source.removesuffix('.c')}.o"
+        built = self.built and self.built / name
+        up_to_date = built and native_build.newer_than(built, native_build.ROOT / source) is None
+        return built if up_to_date else self.folder / name
 
     def compile(self, source):
         made = self.object(source)
+        if made.parts[: len(self.folder.parts)] != self.folder.parts:
+            return
         made.parent.mkdir(parents=True, exist_ok=True)
         position = ["-fPIC"] * (source == GREEDY_LIBRARY)
         command = [COMPILER, *self.flags, *native_build.instructions(source), *self.sanitize, *position]
@@ -190,8 +197,8 @@ def main(which, *chosen):
         folder = f"{BUILD}/{which}-{'-'.join(sanitizers) or 'none'}"
         executables = Build(folder, part, sanitizers, polls, libraries).programs(programs)
         print(f"sanitizer: {names}", flush=True)
-        for executable, program in zip(executables, programs):
-            run(executable, program)
+        with ThreadPoolExecutor((os.cpu_count() or 1) if sanitizers else 1) as pool:  # without one, times are measured
+            list(pool.map(run, executables, programs))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the whole native core and the engine with a sanitizer, in a copy of the checkout, and runs the tests that work it hardest on it.
+# Builds the whole native core and the engine with a sanitizer, and runs the tests that work it hardest on it, in a copy of the checkout.
 #
 #   sh tests/native/sanitize_core.sh address|undefined|address,undefined [pytest's arguments]
 #
@@ -14,17 +14,15 @@ preload=$("$python" tools/native_build.py runtimes "$sanitizer" | tr '\n' ' ')
 [ -n "$preload" ] || exit 1
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-mkdir "$copy/tests" "$copy/bench" "$copy/tools"
-cp -r vmhost bytecode engine setup.py pyproject.toml "$copy"
-cp tools/native_build.py "$copy/tools"
+mkdir "$copy/tests" "$copy/bench"
+cp -r vmhost bytecode engine pyproject.toml "$copy"
 cp -r bench/__init__.py bench/networks.py bench/other_models "$copy/bench"
 for part in __init__.py conftest.py batches.py warm.py hosts.py guests.py networks.py onnx_runtime.py engine fuzz isolation guest vmhost pipeline faults stress test_bad_input.py; do
     [ ! -e "tests/$part" ] || cp -r "tests/$part" "$copy/tests"
 done
 find "$copy" -name '*.so' -delete
+VMHOST_SANITIZE=$sanitizer "$python" setup.py -q build_ext --build-lib "$copy"
 cd "$copy"
-: > LICENSE; : > NOTICE; : > README.md
-VMHOST_SANITIZE=$sanitizer "$python" setup.py -q build_ext --inplace
 [ $# -gt 0 ] || set -- tests/isolation/test_memory.py tests/isolation/test_apart.py tests/test_bad_input.py tests/guest/test_waits.py \
     tests/guest/test_grants.py tests/guest/test_paths.py tests/guest/test_certificates.py tests/stress/test_cycles.py tests/vmhost/test_real_host.py tests/vmhost/test_arrays.py \
     tests/vmhost/test_array_stops.py tests/engine/test_bad_arrays.py tests/engine/test_copy.py tests/engine/test_index.py \
@@ -38,7 +36,7 @@ echo "sanitizer: $sanitizer, the whole core"
 # the fastest, which is another one where kernels are instrumented. Leaks are the leak fixture's business.
 ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_abort=0:halt_on_error=1:detect_stack_use_after_return=0:allocator_may_return_null=1 \
 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-LD_PRELOAD=$preload PYTHONPATH=$copy "$python" -m pytest -q -p no:cacheprovider \
+LD_PRELOAD=$preload PYTHONPATH=$copy "$python" -m pytest -q -n 2 -p no:cacheprovider \
     --deselect tests/vmhost/test_arrays.py::test_the_engine_works_on_the_smallest_stack \
     --deselect tests/engine/test_sessions.py::test_the_backend_with_the_least_total_is_the_models \
     --deselect tests/engine/test_models.py::test_resnet18_agrees_with_onnx_runtime "$@"

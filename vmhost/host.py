@@ -401,6 +401,7 @@ class Host:
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._closed
 
     def close(self, *, drain: bool = True, timeout_s: float | None = None) -> "tuple[VMStatistics, ...]":

@@ -1,5 +1,7 @@
 """The reference of the command line: a page for each command, from the command itself."""
 
+import inspect
+
 import click
 
 from vmhost.cli import GROUPS, vmhost_command
@@ -19,11 +21,52 @@ def _imported(group):
             _imported(command)
 
 
+def __getattr__(name):
+    """The command `vmhost cloud release` as `vmhost__cloud__release`: sphinx-click finds it by module and name."""
+    command, (first, *parts) = vmhost_command, name.split("__")
+    if first != "vmhost":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for part in parts:
+        if part not in getattr(command, "commands", ()):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        command = command.commands[part]
+    return command
+
+
+def _pages(group, path=()):
+    """(name of the file, its text) of the commands of a group, and of those of its groups."""
+    for name, command in group.commands.items():
+        here = (*path, name)
+        if isinstance(command, click.Group):
+            yield "-".join(here), _page_of_group(command, here)
+            yield from _pages(command, here)
+        else:
+            title = f"vmhost {' '.join(here)}"
+            yield (
+                "-".join(here),
+                f".. click:: commands:{'__'.join(('vmhost', *here))}\n   :prog: {title}\n   :nested: none\n",
+            )
+
+
+def _page_of_group(group, path):
+    title = f"vmhost {' '.join(path)}"
+    rows = []
+    for name, command in group.commands.items():
+        rows += [
+            f"   * - :doc:`{title} {name} <{'-'.join((*path, name))}>`",
+            f"     - {command.get_short_help_str(200)}",
+        ]
+    names = [f"   {'-'.join((*path, name))}" for name in group.commands]
+    head = [title, "=" * len(title), "", inspect.cleandoc(group.help or ""), ""]
+    table = [".. list-table::", "   :header-rows: 1", "", "   * - command", "     -", *rows, ""]
+    return "\n".join([*head, *table, ".. toctree::", "   :hidden:", "", *names, ""])
+
+
 def _write_pages(app):
-    """Writes reference/commands/NAME.rst for each command; git ignores that folder."""
+    """Writes the pages to reference/commands/, which git ignores."""
     folder = app.srcdir / "reference" / "commands"
     folder.mkdir(exist_ok=True)
-    wanted = {f"{name}.rst": _page(name) for name in vmhost_command.commands}
+    wanted = {f"{name}.rst": text for name, text in _pages(vmhost_command)}
     for path in folder.iterdir():
         if path.name not in wanted:
             path.unlink()
@@ -31,10 +74,6 @@ def _write_pages(app):
         path = folder / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:  # unchanged pages are not built again
             path.write_text(text, encoding="utf-8")
-
-
-def _page(name):
-    return f".. click:: vmhost.cli.{name}:command\n   :prog: vmhost {name}\n   :nested: full\n"
 
 
 def _list_commands(app, page, source):

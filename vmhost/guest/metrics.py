@@ -102,6 +102,7 @@ class Histogram(_Metric):
     _kind = _HISTOGRAM
 
     def observe(self, value, **labels):
+        """Counts `value` in its bucket."""
         number = self._of(labels)
         if number >= 0:
             metric_observe(number, value)

@@ -235,6 +235,7 @@ class SessionGroup:
                 one.network = networks[number]
 
     def statistics(self):
+        """A Statistics: what the group has done since it was made."""
         calls = tuple(one.calls for one in self._sessions)
         return Statistics(self.version, calls, self._updates, self._longest, self._prepared, self._kept)
 

@@ -67,6 +67,7 @@ class Run:
         return os.fspath(path)
 
     def close(self):
+        """Closes the reader of samples."""
         self.samples.close()
 
     def __enter__(self):

@@ -115,6 +115,7 @@ class ParquetSamples:
         return batch
 
     def close(self):
+        """Ends the reading thread and closes the files."""
         if self._ahead is not None:
             self._ahead.close()
         self._source.close()

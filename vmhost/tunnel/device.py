@@ -171,6 +171,7 @@ class AsyncDevice:
         await self.close()
 
     async def start(self):
+        """Begins to connect, as `async with` does; returns before there is a connection."""
         with contextlib.ExitStack() as undo:  # undone when a later step fails
             undo.callback(self.store.close)
             self._loop = asyncio.get_running_loop()
@@ -219,6 +220,7 @@ class AsyncDevice:
 
     @property
     def connected(self):
+        """Whether there is a connection now."""
         return self._online is not None and self._online.is_set()
 
     async def wait_connected(self, timeout_s=None):
@@ -850,6 +852,7 @@ class Device:
         self.close()
 
     def start(self):
+        """Begins to connect, as `with` does; returns before there is a connection."""
         self._loop.start()
 
     def close(self):
@@ -898,13 +901,16 @@ class Device:
         self._run(self._inner.wait_connected(timeout_s))
 
     def wake(self):
+        """As `AsyncDevice.wake`."""
         self._loop.call_soon_threadsafe(self._inner.wake)
 
     def sleep(self):
+        """As `AsyncDevice.sleep`."""
         self._loop.call_soon_threadsafe(self._inner.sleep)
 
     @property
     def connected(self):
+        """Whether there is a connection now."""
         return self._inner.connected
 
     @property
@@ -914,7 +920,9 @@ class Device:
 
     @property
     def store(self):
+        """The DeviceStore with outbox and inbox."""
         return self._inner.store
 
     def statistics(self):
+        """As `AsyncDevice.statistics`."""
         return self._inner.statistics()

@@ -16,8 +16,10 @@ import hashlib
 import json
 import os
 import pickle
+import shutil
 import socket
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -96,7 +98,7 @@ def platform(folder, work):
         devices(there)
     with persistently(lambda: Platform(folder)) as there:  # what it holds is on the disk
         there.database.check()
-        print(json.dumps(held(there, Path(folder).parent), sort_keys=True))
+        print(json.dumps(held(there), sort_keys=True))
 
 
 def people(there, work, address):
@@ -194,29 +196,27 @@ def sign(folder, key):
             "releases": [(each.version.version, each.state) for each in releases.releases.values()],
             "noted": sum(each["action"] == "list signed" for each in there.access.audit(subject="shop")),
             "offered": sorted(there.task_files.choose(TASK, "a", {}, frozenset())),
-            "listed": metadata_of(there, Path(folder).parent).target(f"{TASK}/1/3.14.vmb") is not None,
+            "listed": is_listed(there, "1"),
         }
     print(json.dumps(about))
 
 
-def metadata_of(there, scratch):
-    """What devices read of the platform's metadata."""
-    trusted = scratch / f"trusted-{time.monotonic_ns()}"
-    trusted.mkdir()
-    (trusted / "root.json").write_bytes((there.metadata.folder / "1.root.json").read_bytes())
+def is_listed(there, version):
+    """Whether devices find the version in the platform's metadata."""
 
     def fetch(name, max_bytes):
         path = there.metadata.folder / name
         return path.read_bytes() if path.exists() else None
 
-    metadata = Metadata(trusted, fetch, time.time)
-    metadata.refresh()
-    return metadata
+    with tempfile.TemporaryDirectory() as device:
+        shutil.copy(there.metadata.folder / "1.root.json", Path(device) / "root.json")
+        metadata = Metadata(Path(device), fetch, time.time)
+        metadata.refresh()
+        return metadata.target(f"{TASK}/{version}/3.14.vmb") is not None
 
 
-def held(there, scratch):
+def held(there):
     """All that came of it, without times, numbers of rows and tokens."""
-    metadata = metadata_of(there, scratch)
     with contextlib.closing(there.open_repository("shop")) as repo:
         refs = sorted(name.decode() for name in repo.get_refs() if name != b"HEAD")
     releases = there.releases
@@ -239,7 +239,7 @@ def held(there, scratch):
         "blocked": [each["device"] for each in there.devices.blocked()],
         "cohorts": there.devices.cohorts(),
         "sums": [(each["cohort"], each["calls"], each["crashes"]) for each in there.fleet.sums(1)],
-        "listed": metadata.target(f"{TASK}/1.0.0/3.14.vmb") is not None,  # it is rolled back, so it must not be
+        "listed": is_listed(there, "1.0.0"),  # it is rolled back, so it must not be
         "used": 2 * len(uses) - sum(uses),
         "left": left,
         "noted": sorted(

@@ -12,10 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 from vmhost import callbacks
 from vmhost.stores import Database, StoreError
-from vmhost.tunnel import answering, events, pushes
+from vmhost.tunnel import addresses, answering, events, pushes
 from vmhost.tunnel import connection as protocol
 from vmhost.tunnel.compression import Compression
-from vmhost.tunnel.errors import AnswerError, MessageTooLargeError, OfflineError, ProtocolError, TunnelError
+from vmhost.tunnel.errors import (
+    AnswerError,
+    MessageTooLargeError,
+    OfflineError,
+    ProtocolError,
+    TunnelConfigurationError,
+    TunnelError,
+)
 from vmhost.tunnel.histogram import Histogram
 from vmhost.tunnel.inbox import Arrival, Inbox
 from vmhost.tunnel.keeper import Keeper
@@ -80,7 +87,7 @@ class Worker:
         self._newest_push = 0
         self._polled_at = 0.0
         self._log_lines_left = _LOG_LINES_PER_S
-        self._status = None
+        self._status = self._sweeper = None
         share = max(1, server.threads // 2)  # of one device
         with contextlib.ExitStack() as undo:  # undone when a later step fails
             self.database = Database(server.store, shared=True)
@@ -98,15 +105,20 @@ class Worker:
             undo.callback(self._keeper.close)
             self.loop.add_reader(self._heard, self._read_notices)
             undo.callback(self.loop.remove_reader, self._heard)
-            self._sweeper = self.loop.create_task(self._sweep())
             undo.pop_all()
 
     # ---- listening
 
     async def listen(self, sockets):
-        """Accepts connections on bound sockets."""
+        """Accepts connections on bound sockets. TunnelConfigurationError."""
         for each in sockets:
-            self._listening.append(await self.loop.create_server(self._accept, sock=each, backlog=1024))
+            try:
+                self._listening.append(await self.loop.create_server(self._accept, sock=each, backlog=1024))
+            except OSError as error:  # another process that had bound the address, too, was faster
+                raise TunnelConfigurationError(
+                    f"{addresses.shown(*each.getsockname()[:2])}: cannot listen there: {error.strerror}; choose another"
+                ) from error
+        self._sweeper = self.loop.create_task(self._sweep())
         folder = pushes.processes_folder(self.server.store)
         path = f"{os.getpid()}.{self._heard_path.name.split('.')[1]}.status"
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -652,9 +664,10 @@ class Worker:
             await self.drain(drain_s)
         for server in self._listening:
             server.close()
-        self._sweeper.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._sweeper
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
         await self.loop.run_in_executor(None, self._keeper.close)
         await asyncio.sleep(0)  # lets acknowledgements go out
         for transport in list(self.transports):

@@ -128,6 +128,9 @@ class Histogram:
     counts: bytes
     total_s: float
 
+    def __repr__(self) -> str:
+        return f"Histogram(count={self.count}, total_s={self.total_s:g})"
+
     @property
     def count(self) -> int:
         return sum(array.array("Q", self.counts))

@@ -22,3 +22,7 @@ def test_what_is_longer_is_counted_but_for_what_is_near(bound_s):
 def test_a_quantile_is_that_of_the_durations():
     assert histogram(*[0.01] * 98, 0.5, 0.5).quantile(0.98) == pytest.approx(0.01, rel=0.125)
     assert histogram(*[0.01] * 98, 0.5, 0.5).quantile(0.99) == pytest.approx(0.5, rel=0.125)
+
+
+def test_a_histogram_is_shown_in_short():
+    assert repr(histogram(0.5, 1.5)) == "Histogram(count=2, total_s=2)"

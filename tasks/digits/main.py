@@ -18,7 +18,9 @@ def setup():
 
 
 def run(value):
-    image = value["image"]
+    image = value.get("image") if isinstance(value, dict) else None
+    if not isinstance(image, list):
+        raise ValueError('expected {"image": [64 integers from 0 to 16, row by row]}')
     if len(image) != SIDE * SIDE or not all(isinstance(ink, int) and 0 <= ink <= INK for ink in image):
         raise ValueError(f"image: expected {SIDE * SIDE} integers from 0 to {INK}, row by row, got {len(image)} items")
     scores = [math.sumprod(weights, image) + bias for weights, bias in zip(_model["weights"], _model["biases"])]

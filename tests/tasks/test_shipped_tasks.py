@@ -81,6 +81,9 @@ def test_forest_is_the_same_for_the_same_seed_and_not_for_another(entry):
     [
         ("digits", {"image": [0] * 63}, "expected 64 integers"),
         ("digits", {"image": [17] * 64}, "from 0 to 16"),
+        ("digits", {}, 'expected {"image"'),
+        ("digits", [1], 'expected {"image"'),
+        ("digits", {"image": "12"}, 'expected {"image"'),
         ("digits_cnn", {"image": [0] * 63}, "expected 64 numbers from 0 to 16, row by row, got 63 from 0.0 to 0.0"),
         ("digits_cnn", {"image": [-1] + [0] * 63}, "got 64 from -1.0 to 0.0"),
         ("neighbours", {"image": []}, "expected 64 numbers"),

@@ -29,9 +29,9 @@ files: []
 
 def run(value):
     """Mean, minimum and maximum of value["numbers"]."""
-    numbers = value["numbers"]
+    numbers = value.get("numbers") if isinstance(value, dict) else None
     if not numbers:
-        raise ValueError("numbers: expected at least one, got none")
+        raise ValueError('expected {{"numbers": [1, 2, 3]}}, with at least one number')
     return {{"mean": sum(numbers) / len(numbers), "min": min(numbers), "max": max(numbers)}}
 ''',
     "input.json": '{{"numbers": [1, 2, 3, 6]}}\n',
@@ -51,8 +51,9 @@ class Run(unittest.TestCase):
         self.assertEqual(run(value), {{"mean": 3.0, "min": 1, "max": 6}})
 
     def test_no_numbers(self):
-        with self.assertRaises(ValueError):
-            run({{"numbers": []}})
+        for value in ({{"numbers": []}}, {{}}, None):
+            with self.assertRaises(ValueError):
+                run(value)
 
 
 if __name__ == "__main__":

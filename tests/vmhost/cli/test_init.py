@@ -17,6 +17,9 @@ def test_what_it_makes_compiles_runs_and_passes_its_test(vmhost, tmp_path, monke
     assert vmhost(*compile_command)[0] == 0
     code, out, _ = vmhost(*run_command)
     assert (code, json.loads(out)) == (0, {"mean": 3.0, "min": 1, "max": 6})
+    code, _, err = vmhost("run", "word_count.vmb", "--allow-unsigned")
+    error, advice = err.splitlines()[-2:]
+    assert code == failures.TASK_FAILED and 'expected {"numbers": [1, 2, 3]}' in error and "without --input" in advice
     folder = tmp_path / "tasks of mine" / "word_count"
     done = warm.run("-m", "unittest", cwd=folder, timeout=60)
     assert done.returncode == 0 and "Ran 2 tests" in done.stderr, done.stderr

@@ -100,6 +100,7 @@ ROOMS = {
     "vmhost/operations": {
         *PUBLIC,
         "vmhost.__version__",
+        "vmhost.addresses",
         "vmhost.baseline",
         "vmhost.lines",
         "vmhost.masking",

@@ -19,6 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vmhost import ConfigurationError
+from vmhost.addresses import parsed  # noqa: F401  (servers name it by this module)
 
 FIRST_REQUEST_S = 10.0
 STALLED_S = 60.0
@@ -26,15 +27,6 @@ MAX_CONNECTIONS = 4096
 MAX_PER_ADDRESS = 256
 _KEPT_DESCRIPTORS = 64  # for files, stores and sockets of the process itself
 _MAX_HEADER_BYTES = 16 << 10
-
-
-def parsed(address):
-    """(host, port) of an address such as 127.0.0.1:8470 or [::1]:0. ConfigurationError."""
-    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigurationError(f"expected an address and a port such as 127.0.0.1:8470, got {address!r:.80}")
-    return host, int(port)
 
 
 def listening(host, port):

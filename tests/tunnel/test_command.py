@@ -1,5 +1,6 @@
 """`vmhost tunnel` as a user meets it: right and wrong input, dictionaries, captures, and tasks that use the tunnel."""
 
+import asyncio
 import json
 
 import pytest
@@ -11,6 +12,8 @@ from vmhost.cli import main
 from vmhost.tunnel import frames, task_functions
 from vmhost.tunnel.connection import Connection
 from vmhost.tunnel.decoding import lines
+from vmhost.tunnel.errors import TunnelConfigurationError
+from vmhost.tunnel.server import bind
 from vmhost.tunnel.training import train_channel
 
 
@@ -85,7 +88,7 @@ def test_send_push_status(make_server, keys, tmp_path, capfd):
         code, out, _ = run_command(capfd, "status", store)
         assert code == 0 and "1 for bob on news" in out
     assert [body for _, _, _, body in rows(store)] == [b"one", b"two", b"three"]
-    assert "0 processes serve" in run_command(capfd, "status", store)[1]
+    assert "serving: 0 processes" in run_command(capfd, "status", store)[1]
     assert run_command(capfd, "status", tmp_path / "a.sqlite")[1] == "the outbox is empty\n"
     code, _, err = run_command(capfd, "push", tmp_path / "a.sqlite", "bob", "news", "hello")
     assert code == 2 and "no server's store" in err, "it would wait there for ever"
@@ -198,3 +201,38 @@ def test_a_task_reaches_the_channels_that_it_may(make_server, make_device, tmp_p
             with pytest.raises(ValueError, match="tunnel_features"):
                 functions["tunnel_features"](wrong)
     assert rows(tmp_path / "cloud.sqlite") == [("ann", "features", "chosen", b"from a task")]
+
+
+def test_an_address_that_another_server_took_meanwhile_is_one_clear_error(make_server):
+    """Both had bound it before either listened."""
+    server, (other,) = make_server(), bind("127.0.0.1:0")
+    address = "{}:{}".format(*other.getsockname())
+    own = bind(address)
+    other.listen()
+    server.prepare()
+
+    async def serve():
+        async with server.serving(own):
+            pass
+
+    try:
+        with pytest.raises(TunnelConfigurationError, match=f"{address}: cannot listen there: Address already in use"):
+            asyncio.run(serve())
+    finally:
+        other.close()
+        own[0].close()
+
+
+def test_times_and_sizes_have_the_syntax_of_all_commands(keys, tmp_path, capfd):
+    device = tmp_path / "ann.sqlite"
+    arguments = ["send", device, "--to", "127.0.0.1:1", "--keys", keys, "--device", "ann", "--message", "hello"]
+    code, _, err = run_command(capfd, *arguments, "--timeout", "200 ms")
+    assert code == 5 and "1 message could not be sent within 0.2 s" in err
+    for option, value, expected in (
+        ("--timeout", "soon", 'expected a time such as "500 ms"'),
+        ("--timeout", "0 s", "expected at least 0.1 s"),
+    ):
+        code, _, err = run_command(capfd, *arguments, option, value)
+        assert code == 2 and expected in err, err
+    code, _, err = run_command(capfd, "train", device, "c", "--size", "32")
+    assert code == 2 and 'expected a size such as "32 KiB"' in err

@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from vmhost.cli import failures
+from vmhost.cli.examples import with_examples
 from vmhost.cli.output import Output
 from vmhost.command import version_line
 
@@ -93,7 +94,7 @@ class _Commands(click.Group):
     def get_command(self, context, name):
         if name not in COMMANDS:
             return None
-        return importlib.import_module(f"vmhost.cli.{name}").command
+        return with_examples(importlib.import_module(f"vmhost.cli.{name}").command, name)
 
 
 def _print_version(context, parameter, wanted):

@@ -818,12 +818,12 @@ def retry(output, ask, number, device):
 @click.option("--note", default="", help="Its purpose, shown to the person at the device.")
 @links.NO_QR
 @_remote
-def debug_link(output, ask, device, scopes, valid, note, no_qr):
+def debug_link(output, ask, device, scopes, valid_s, note, no_qr):
     """Make a link that opens one debugging session on DEVICE, with the consent of its user."""
-    from vmhost import debug_links, limits
+    from vmhost import debug_links
 
     scopes = list(scopes or links.ALL_SCOPES)
-    body = {"device": device, "scopes": scopes, "valid_s": limits.seconds(valid, "--for"), "note": note}
+    body = {"device": device, "scopes": scopes, "valid_s": valid_s, "note": note}
     made = ask("POST", "/debug/links", body | {"address": ask.address})
     links.show(output, debug_links.read(made["link"]), no_qr)
 

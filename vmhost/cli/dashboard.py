@@ -10,27 +10,31 @@ from pathlib import Path
 
 import click
 
-from vmhost.cli import failures, interrupts
+from vmhost.cli import failures, interrupts, quantities
 from vmhost.operations.server import DEFAULT_LISTEN
 
 _COVERAGE = 0.02  # the share of calls whose lines are recorded
 
 
 @click.command(short_help="Show the dashboard of a host under load.")
-@click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="ADDRESS:PORT", help="Port 0: a free one.")
+@click.option(
+    "--listen", default=DEFAULT_LISTEN, show_default=True, type=quantities.Address(), help="Port 0: a free one."
+)
 @click.option("--no-token", is_flag=True, help="Ask for no token; loopback addresses only.")
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
 @click.option("--tasks", "folder", type=click.Path(path_type=Path), help="The folder with the shipped tasks.")
-@click.option("--for", "duration", metavar="TIME", help='End after this long, as in "30 s". [default: at Ctrl-C]')
+@click.option(
+    "--for", "duration_s", type=quantities.Time(), help='End after this long, as in "30 s". [default: at Ctrl-C]'
+)
 @failures.command
-def command(output, listen, no_token, open_browser, folder, duration):
+def command(output, listen, no_token, open_browser, folder, duration_s):
     """Run the shipped tasks under a steady load, a runaway and a memory hog among them, and serve the dashboard."""
     import vmhost
     import vmhost.operations.application  # noqa: F401  (fails before the tasks are compiled where packages are missing)
-    from vmhost import limits
     from vmhost.cli import demo, demonstration
+    from vmhost.operations.server import checked
 
-    seconds = limits.seconds(duration, "--for") if duration is not None else None
+    checked(listen, False if no_token else None)
     folder = demo.tasks_folder(folder)
     with tempfile.TemporaryDirectory(prefix="vmhost-dashboard-") as bundles:
         output.remark("Compiling and signing the tasks")
@@ -44,7 +48,7 @@ def command(output, listen, no_token, open_browser, folder, duration):
                 served(output, host, listen, no_token, open_browser, sources),
                 demonstration.steady_load(host, asked),
             ):
-                interrupts.sleep(seconds)
+                interrupts.sleep(duration_s)
     return failures.DONE
 
 

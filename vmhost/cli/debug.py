@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from vmhost.cli import failures, links
+from vmhost.cli import failures, links, quantities
 from vmhost.cli.groups import Group
 
 _POLL_S = 0.3
@@ -70,9 +70,8 @@ def _person():
 @links.NO_QR
 @click.option("--wait", is_flag=True, help="Wait until somebody opens it, and ask for consent here.")
 @failures.command
-def offer(output, state, scopes, valid, address, note, no_qr, wait):
+def offer(output, state, scopes, valid_s, address, note, no_qr, wait):
     """Make a link that opens one session on the host with the state folder STATE."""
-    valid_s = _seconds(valid, "--for")
     with _ledger(state) as ledger:
         link = ledger.offer(_person(), scopes or links.ALL_SCOPES, valid_s, address, note)
         links.show(output, link, no_qr)
@@ -107,12 +106,11 @@ def host(output, state):
 @click.option("--note", default="", help="What it is for.")
 @links.NO_QR
 @failures.command
-def sign(output, host, key, address, scopes, valid, note, no_qr):
+def sign(output, host, key, address, scopes, valid_s, note, no_qr):
     """Make a link to HOST with a key of your own, from anywhere."""
     from vmhost import debug_links
     from vmhost.cli import keys
 
-    valid_s = _seconds(valid, "--for")
     with _errors():
         try:
             link = debug_links.signed(
@@ -283,11 +281,13 @@ def _client(output, link, timeout=None):
 
 @command.command("open")
 @_LINK
-@click.option("--wait", "wait", metavar="TIME", help="Give up after this long. [default: until the link expires]")
+@click.option(
+    "--wait", "wait_s", type=quantities.Time(), help="Give up after this long. [default: until the link expires]"
+)
 @failures.command
-def open_link(output, link, wait):
+def open_link(output, link, wait_s):
     """Open LINK, and wait for consent; the commands below do so themselves."""
-    with _client(output, link, _seconds(wait, "--wait") if wait else None) as client:
+    with _client(output, link, wait_s) as client:
         state = client.state()
         output.document({"session": client.session, **state})
         output.line(
@@ -345,10 +345,15 @@ def logs(output, link, follow, task, level, text):
 @click.argument("value", default="null")
 @click.option("--profile", is_flag=True, help="Take a profile of it.")
 @click.option("--trace", is_flag=True, help="Note its spans.")
-@click.option("--timeout", metavar="TIME", help="Stop it after this long. [default: its own limit, at most 60 s]")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=quantities.Time(),
+    help="Stop it after this long. [default: its own limit, at most 60 s]",
+)
 @click.option("--to", "folder", type=click.Path(path_type=Path, file_okay=False), help="Write its files there.")
 @failures.command
-def run(output, link, task, value, profile, trace, timeout, folder):
+def run(output, link, task, value, profile, trace, timeout_s, folder):
     """Run TASK once with VALUE: JSON, a file with it, or - for stdin."""
     from vmhost.lines import json_values
 
@@ -356,7 +361,6 @@ def run(output, link, task, value, profile, trace, timeout, folder):
         plain = json_values.to_plain(json_values.read(value))
     except ValueError as error:
         raise failures.Failure(f"VALUE: {error}") from error
-    timeout_s = _seconds(timeout, "--timeout") if timeout else None
     with _client(output, link) as client:
         answer = client.run(task, plain, profile=profile, trace=trace, timeout_s=timeout_s)
         written = [str(_write(folder, name, client.fetch(name))) for name in answer["files"]] if folder else []
@@ -442,12 +446,6 @@ def _write(folder, name, data):
 def _printable(text):
     """The text without control characters that a terminal would obey."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "�" for letter in text)
-
-
-def _seconds(text, where):
-    from vmhost import limits
-
-    return limits.seconds(text, where)
 
 
 def _moment(ms):

@@ -78,9 +78,11 @@ def command(function):
             stdout.abandon()
             output.error(str(error))
             return HOST_FAILED
+        except KeyboardInterrupt:
+            return _interrupted(output)
         except Exception as error:
             if _was_interrupted(error):
-                raise KeyboardInterrupt from error
+                return _interrupted(output)
             error = _missing_package(error) or error
             code = exit_code(error)
             if code is None:
@@ -89,6 +91,15 @@ def command(function):
             return code
 
     return reported
+
+
+def _interrupted(output):
+    """Reports Ctrl-C. A command that serves has printed its document before."""
+    if not output.as_json:
+        print(f"{click.get_current_context().find_root().info_name}: interrupted", file=sys.stderr)
+    elif not output.documents:
+        report(output, Failure("interrupted", INTERRUPTED, "Interrupted"), INTERRUPTED)
+    return INTERRUPTED
 
 
 def _was_interrupted(error):

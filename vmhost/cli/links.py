@@ -4,6 +4,8 @@ import time
 
 import click
 
+from vmhost.cli import quantities
+
 ALL_SCOPES = ("config", "logs", "run", "reports")
 SCOPES = click.option(
     "--scope",
@@ -13,7 +15,7 @@ SCOPES = click.option(
     help="What the session may do; may be repeated. [default: all of it]",
 )
 VALID = click.option(
-    "--for", "valid", default="15 min", show_default=True, metavar="TIME", help="How long it is valid."
+    "--for", "valid_s", default="15 min", show_default=True, type=quantities.Time(), help="How long it is valid."
 )
 NO_QR = click.option("--no-qr", is_flag=True, help="Show no QR code.")
 

@@ -41,6 +41,8 @@ def _of_task(folder, packages):
     from vmhost.bytecode.packages import Requirements
     from vmhost.bytecode.spec import read_task
 
+    if not folder.exists():
+        raise failures.Failure(f"{folder}: no such folder or script{failures.did_you_mean(folder)}")
     spec = read_task(folder)
     requirements = Requirements.of_task(spec, packages)
     if not requirements.names:

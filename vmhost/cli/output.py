@@ -13,6 +13,7 @@ class Output:
 
     def __init__(self, as_json=False):
         self.as_json = as_json
+        self.documents = 0  # printed so far
 
     @functools.cached_property
     def console(self):
@@ -35,6 +36,7 @@ class Output:
 
     def json_text(self, plain, indent=None):
         """Prints plain data as JSON on stdout."""
+        self.documents += 1
         stdout.write_json(plain, indent)
 
     def line(self, text="", style=None):
@@ -71,3 +73,8 @@ class Output:
         from vmhost.cli import terminal
 
         return terminal.progress(self.remarks, disable=not self.remarks.is_terminal or self.as_json)
+
+
+def counted(number, noun, plural=None):
+    """ "1 row", "2,000 rows"."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

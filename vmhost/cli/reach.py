@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from vmhost.cli import failures
+from vmhost.cli import failures, quantities
 from vmhost.cli.groups import Group
 from vmhost.cli.pipeline import stores
 
@@ -21,12 +21,19 @@ def command():
 @click.argument("config", metavar="[PIPELINE.YAML]", required=False, type=click.Path(path_type=Path))
 @click.option("--channel", help="The channel of the PIPELINE.YAML. [default: the only one]")
 @click.option(
-    "--listen", "address", default="127.0.0.1:8500", show_default=True, help="Address of the page, without a file."
+    "--listen",
+    "address",
+    default="127.0.0.1:8500",
+    show_default=True,
+    type=quantities.Address(),
+    help="Address of the page, without a file.",
 )
 @click.option("--key", default="ann", show_default=True, help="The person.")
 @click.option("--title", default="A message", show_default=True, help="The message's title.")
 @click.option("--text", default="Sent by vmhost reach test.", show_default=True, help="The message's text.")
-@click.option("--wait", "wait_s", default=120.0, show_default=True, help="Seconds to wait for a page.")
+@click.option(
+    "--wait", "wait_s", default="2 min", show_default=True, type=quantities.Time(), help="How long to wait for a page."
+)
 @failures.command
 def test(output, config, channel, address, key, title, text, wait_s):
     """Send one message now: to a page on this machine, served until the page has shown it, or by a channel of a
@@ -110,7 +117,11 @@ def _adapter(stack, output, settings, options, folder, key, wait_s):
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--key", help="Of a person.")
 @click.option("--channel", help="Of a channel.")
-@click.option("--what", help="sent, retry, held, capped, expired, given_up, missed, outside or overflow.")
+@click.option(
+    "--what",
+    type=click.Choice(["sent", "retry", "held", "capped", "expired", "given_up", "missed", "outside", "overflow"]),
+    help="Only these decisions.",
+)
 @click.option("--id", "identity", help="Of one message.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="How many lines, the latest.")
 @failures.command

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from vmhost.cli import failures, inspect, keys, tracebacks
+from vmhost.cli import failures, inspect, keys, quantities, tracebacks
 from vmhost.lines import json_values
 
 _PROFILE_HZ = 500  # a single call may be short
@@ -29,7 +29,10 @@ _PROFILE_HZ = 500  # a single call may be short
     "--each", is_flag=True, help="The input is a list: one call for each item, several at a time, results in order."
 )
 @click.option(
-    "--timeout", metavar="TIME", help='Give up after this long, as in "2 s" or "500 ms". [default: the task\'s limit]'
+    "--timeout",
+    "timeout_s",
+    type=quantities.Time(),
+    help='Give up after this long, as in "2 s" or "500 ms". [default: the task\'s limit]',
 )
 @click.option(
     "--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to trust. [default: vmhost keys trust]"
@@ -48,14 +51,12 @@ _PROFILE_HZ = 500  # a single call may be short
     help="Write a profile: a flame graph (.svg), .speedscope, .pprof or .folded.",
 )
 @failures.command
-def command(output, path, given, each, timeout, trust, allow_unsigned, settings_file, source, profile_path):
+def command(output, path, given, each, timeout_s, trust, allow_unsigned, settings_file, source, profile_path):
     """Call BUNDLE's entry point in a VM and print what it returns."""
     import vmhost
-    from vmhost import limits
 
     inspect.existing(path)
     check_settings(settings_file, trust, allow_unsigned)
-    timeout_s = limits.seconds(_number_or_text(timeout), "--timeout") if timeout is not None else None
     try:
         value = json_values.read(given)
     except ValueError as error:
@@ -189,10 +190,3 @@ def _add_source_lines(error, path, source):
         folder = tracebacks.source_folder(read_bundle(path, allow_unsigned=True), source)
         if folder is not None:
             error.guest_traceback = tracebacks.with_source(error.guest_traceback, folder)
-
-
-def _number_or_text(text):
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from vmhost.cli import failures
+from vmhost.cli import failures, quantities
 from vmhost.cli.dashboard import served
 from vmhost.cli.run import check_settings, guest_log, open_host
 from vmhost.lines import requests, stdout
@@ -24,6 +24,7 @@ class _Command(click.Command):
     def format_epilog(self, ctx, formatter):
         from vmhost.settings.host import HOST
 
+        super().format_epilog(ctx, formatter)
         with formatter.section("Keys of --settings (docs/host-yaml.md)"):
             formatter.write_dl([(key, setting.words) for key, setting in HOST.settings.items()])
 
@@ -35,7 +36,7 @@ class _Command(click.Command):
 )
 @click.option("--allow-unsigned", is_flag=True, help="Also serve unsigned bundles.")
 @click.option("--settings", "settings_file", type=click.Path(path_type=Path), help="A host.yaml for the host.")
-@click.option("--dashboard", metavar="ADDRESS:PORT", help="Serve pages and metrics there, as in 127.0.0.1:9464.")
+@click.option("--dashboard", type=quantities.Address(), help="Serve pages and metrics there, as in 127.0.0.1:9464.")
 @click.option(
     "--source",
     "sources",
@@ -47,9 +48,10 @@ class _Command(click.Command):
 @click.option("--supervise", is_flag=True, help="After a crash, make a report and continue with a new process.")
 @click.option(
     "--grace",
+    "grace_s",
     default="30 s",
     show_default=True,
-    metavar="TIME",
+    type=quantities.Time(),
     help="How long calls may take after SIGTERM or Ctrl-C.",
 )
 @click.option("--numbered", is_flag=True, hidden=True, help="Number the answers, for a supervisor.")
@@ -66,7 +68,7 @@ def command(
     sources,
     state,
     supervise,
-    grace,
+    grace_s,
     numbered,
     crash_webhook,
     crash_sentry,
@@ -76,17 +78,17 @@ def command(
 
     SIGTERM and Ctrl-C end it when the calls that it has are answered, a second Ctrl-C at once. SIGHUP reads the file of
     --settings again."""
-    from vmhost import limits
     from vmhost.lines.folder_server import FolderServer
     from vmhost.lines.signals import Signals
 
     check_settings(settings_file, trust, allow_unsigned, state)
     if crash_webhook is not None and not crash_webhook.startswith(("http://", "https://")):
         raise failures.Failure(f"--crash-webhook: expected an address that begins with http, got {crash_webhook!r}")
-    grace_s = limits.seconds(grace, "--grace")
+    if dashboard is not None:
+        import vmhost.operations.application  # noqa: F401  (fails before bundles are loaded where packages are missing)
     receivers = {"webhook": crash_webhook, "senders": _senders(crash_sentry)}
     if supervise:
-        options = (("--settings", settings_file), ("--state", state), ("--dashboard", dashboard), ("--grace", grace))
+        options = (("--settings", settings_file), ("--state", state), ("--dashboard", dashboard), ("--grace", grace_s))
         arguments = [str(part) for name, value in options if value is not None for part in (name, value)]
         arguments += [part for path in trust for part in ("--trust", str(path))]
         arguments += [part for path in sources for part in ("--source", str(path))]

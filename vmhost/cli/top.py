@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import click
 
-from vmhost.cli import failures
+from vmhost.cli import failures, quantities
 from vmhost.operations.figures import RANKS, clock, count, duration, moment, rate, size
 
 _COLUMNS = (
@@ -29,7 +29,9 @@ _COLUMNS = (
 @click.command(short_help="Show a running host's tasks, live.")
 @click.argument("address", metavar="URL")
 @click.option("--by", type=click.Choice(list(RANKS)), default="cpu", show_default=True, help="The ranking of tasks.")
-@click.option("--every", "every_s", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds.")
+@click.option(
+    "--every", "every_s", type=quantities.Time(0.2, 3600), default="2 s", show_default=True, help="Time between looks."
+)
 @click.option("--once", is_flag=True, help="Print one table, and end.")
 @click.option("--errors", is_flag=True, help="Print the last errors of each task, with tracebacks, and end.")
 @failures.command
@@ -86,7 +88,10 @@ class _DashboardClient:
             response = connection.getresponse()
             text = response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise failures.Failure(f"{self._where}: no dashboard answers: {error}", failures.HOST_FAILED) from error
+            raise failures.Failure(
+                f"{self._where}: no dashboard answers: {getattr(error, 'strerror', None) or error}",
+                failures.HOST_FAILED,
+            ) from error
         finally:
             connection.close()
         if response.status == 401:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from vmhost.cli import failures, interrupts
+from vmhost.cli import failures, interrupts, quantities
 from vmhost.cli.groups import Group
+from vmhost.cli.output import counted
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -47,7 +48,13 @@ def _keys(function):
 
 @command.command()
 @click.argument("store", type=_FILE)
-@click.option("--listen", default="127.0.0.1:7443", show_default=True, help="HOST:PORT, or several with commas.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:7443",
+    show_default=True,
+    metavar="ADDRESS:PORT",
+    help="Where devices connect; several with commas.",
+)
 @_keys
 @click.option("--tokens", type=_FILE, help="A file with a device and its token on each line.")
 @click.option("--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="Number of processes.")
@@ -62,7 +69,9 @@ def _keys(function):
     "--webhook-secret", "secret_file", type=_FILE, help="A file with the secret that signs them: whsec_<base64>"
 )
 @click.option("--answer", "answers", multiple=True, metavar="CHANNEL=MODULE:NAME", help="A function for requests.")
-@click.option("--drain", default=5.0, show_default=True, type=click.FloatRange(0), help="Seconds for devices to move.")
+@click.option(
+    "--drain", default="5 s", show_default=True, type=quantities.Time(), help="How long devices have to move elsewhere."
+)
 @click.option("--spin-us", type=click.FloatRange(0, 10_000), help="How long to poll before sleeping. [default: 200]")
 @failures.command
 def serve(
@@ -144,7 +153,9 @@ def _named(text):
 
 @command.command()
 @click.argument("store", type=click.Path(path_type=Path))
-@click.option("--to", "address", default="localhost:7443", show_default=True, help="HOST:PORT of the server.")
+@click.option(
+    "--to", "address", default="localhost:7443", show_default=True, metavar="ADDRESS:PORT", help="Where the server is."
+)
 @_keys
 @click.option("--device", help="With --keys: the name of this device.")
 @click.option("--token-file", type=_FILE, help="A file with this device's token.")
@@ -152,7 +163,7 @@ def _named(text):
 @click.option("--message", "messages", multiple=True, help="A message to send; may be repeated.")
 @click.option("--lines", type=click.File("rb"), help="A file whose lines are messages to send; - is stdin.")
 @click.option("--follow", is_flag=True, help="Continue with new messages in the outbox, until Ctrl-C.")
-@click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(0.1), help="Seconds to try for.")
+@click.option("--timeout", default="60 s", show_default=True, type=quantities.Time(0.1), help="How long to try.")
 @failures.command
 def send(
     output, store, address, keys, certificate, key, ca, device, token_file, channel, messages, lines, follow, timeout
@@ -191,12 +202,12 @@ def send(
     output.document(figures)
     if not sent:
         raise failures.Failure(
-            f"{figures['left']} messages could not be sent within {timeout:g} s and wait in {path}: "
+            f"{counted(figures['left'], 'message')} could not be sent within {timeout:g} s and wait in {path}: "
             f"{figures['last_error'] or 'no answer'}",
             failures.HOST_FAILED,
             "OfflineError",
         )
-    output.line(f"{figures['counts']['acknowledged']} messages sent; the outbox of {path} is empty")
+    output.line(f"{counted(figures['counts']['acknowledged'], 'message')} sent; the outbox of {path} is empty")
     return failures.DONE
 
 
@@ -217,7 +228,7 @@ def _send_lines(cloud, channel, lines):
 @click.argument("channel")
 @click.argument("message", required=False)
 @click.option("--file", "source", type=click.File("rb"), help="A file to push; - is stdin.")
-@click.option("--ttl", type=click.FloatRange(0, min_open=True), help="Seconds until it expires. [default: never]")
+@click.option("--ttl", type=quantities.Time(0.001), help="After this long it expires. [default: never]")
 @click.option("--collapse", help="Replaces a waiting push with the same text.")
 @click.option("--max-waiting", default=1000, show_default=True, type=click.IntRange(1), help="How many may wait.")
 @click.option("--refuse", is_flag=True, help="Fail if that many wait. [default: the oldest is dropped]")
@@ -313,8 +324,9 @@ def status(output, store):
     waiting = ", ".join(f"{count} for {device} on {channel}" for device, channel, count, _ in kept["pushes"][:10])
     known = ", ".join(f"{ids:,} of {device}" for device, _, ids in kept["known"][:10] if ids)
     output.line(
-        f"{len(processes)} processes serve; {kept['devices']:,} devices were seen; waiting pushes: "
-        f"{waiting or 'none'}; refused messages: {kept['refused']}; dropped by known ids: {known or 'none'}"
+        f"serving: {counted(len(processes), 'process', 'processes')}; seen: {counted(kept['devices'], 'device')}; "
+        f"waiting pushes: {waiting or 'none'}; refused messages: {kept['refused']}; "
+        f"dropped by known ids: {known or 'none'}"
     )
     return failures.DONE
 
@@ -324,7 +336,9 @@ def status(output, store):
 @click.argument("channel")
 @click.option("--table", default="messages", show_default=True, help="The SQL table in STORE with samples.")
 @click.option("--samples", default=2000, show_default=True, type=click.IntRange(10), help="How many, the latest.")
-@click.option("--size", default=32, show_default=True, type=click.IntRange(1, 1024), help="KiB of the dictionary.")
+@click.option(
+    "--size", default="32 KiB", show_default=True, type=quantities.Size(1 << 10, 1 << 20), help="Of the dictionary."
+)
 @failures.command
 def train(output, store, channel, table, samples, size):
     """Train a dictionary on messages of CHANNEL in STORE. Devices get it on their next connection, and use it."""
@@ -333,7 +347,7 @@ def train(output, store, channel, table, samples, size):
     if not store.exists():
         raise failures.Failure(f"{store}: there is no such store{failures.did_you_mean(store)}")
     with _said():
-        made = train_channel(store, channel, table, samples, size << 10)
+        made = train_channel(store, channel, table, samples, size)
     output.document(made)
     output.line(
         f"dictionary {made['number']} of {channel}: {made['bytes']:,} bytes, of {made['samples']:,} messages; one of "

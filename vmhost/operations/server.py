@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from vmhost import ConfigurationError
+from vmhost.addresses import parsed
 from vmhost.masking import CurrentMasking
 from vmhost.operations.crash_reports import CrashFolder
 from vmhost.operations.log_tail import LogTail
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
 
 DEFAULT_LISTEN = "127.0.0.1:9464"  # the port of OpenTelemetry's exporters for Prometheus
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def checked(listen: str, token: "str | Literal[False] | None") -> tuple[str, int]:
+    """(host, port) of the address of a Dashboard with this token. ConfigurationError."""
+    host, port = parsed(listen)
+    if token is False and host not in _LOOPBACK:
+        raise ConfigurationError(
+            f"{listen}: pages without a token are for loopback addresses, such as {DEFAULT_LISTEN}"
+        )
+    return host, port
 
 
 class Dashboard:
@@ -51,11 +62,7 @@ class Dashboard:
             raise ImportError(
                 f"the dashboard needs the package {error.name}: pip install 'vmhost[operations]'", name=error.name
             ) from error
-        address, port = web_server.parsed(listen)
-        if token is False and address not in _LOOPBACK:
-            raise ConfigurationError(
-                f"{listen}: pages without a token are for loopback addresses, such as {DEFAULT_LISTEN}"
-            )
+        address, port = checked(listen, token)
         self.token = None if token is False else token or secrets.token_urlsafe(24)
         masking = CurrentMasking(lambda: host.policy)
         if host.state is not None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,9 @@ import pytest
 
 from tests.hosts import ROOT
 from tests.vmhost.cli.command import COMMAND
-from vmhost.cli import COMMANDS, failures, inspect, main, output, vmhost_command
+from vmhost.cli import COMMANDS, failures, inspect, main, output, quantities, vmhost_command
 from vmhost.cli.demo import duration_text
+from vmhost.cli.examples import EXAMPLES
 from vmhost.cli.inspect import size_text
 
 
@@ -69,7 +71,16 @@ from vmhost.cli.inspect import size_text
             failures.WRONG_INPUT,
             "--each: expected a list of values as input, got dict",
         ),
-        (["run", "greet.vmb", "--timeout", "soon"], failures.WRONG_INPUT, "--timeout: expected a time"),
+        (["run", "greet.vmb", "--timeout", "soon"], failures.WRONG_INPUT, "expected a time such as"),
+        (["run", "greet.vmb", "--timeout", "-1 s"], failures.WRONG_INPUT, "expected a time such as"),
+        (["lock", "nowhere"], failures.WRONG_INPUT, "nowhere: no such folder or script"),
+        (["serve", ".", "--grace", "5 parsecs"], failures.WRONG_INPUT, "expected a time such as"),
+        (["serve", ".", "--dashboard", "9464"], failures.WRONG_INPUT, "expected an address and a port such as"),
+        (["dashboard", "--listen", ":0"], failures.WRONG_INPUT, "expected an address and a port such as"),
+        (["dashboard", "--for", "soon"], failures.WRONG_INPUT, "expected a time such as"),
+        (["dashboard", "--listen", "0.0.0.0:0", "--no-token"], failures.WRONG_INPUT, "pages without a token"),
+        (["top", "localhost:1", "--every", "1 ms"], failures.WRONG_INPUT, "expected at least 0.2 s, at most 3600 s"),
+        (["reach", "audit", ".", "--what", "lost"], failures.WRONG_INPUT, "is not one of 'sent', 'retry'"),
         (["run", "greet.vmb", "--trust", "no.pub"], failures.WRONG_INPUT, "no.pub"),
         (["demo", "--tasks", "greet"], failures.WRONG_INPUT, "greet: expected the folder of the shipped tasks"),
         (["keys", "trust", "greet/words.txt"], failures.WRONG_INPUT, "words.txt:1: expected `ed25519"),
@@ -361,6 +372,37 @@ def test_each_list_of_commands_shows_them_whole(vmhost, monkeypatch):
     for words in groups:
         _, out, _ = vmhost(*words, "--help")
         assert "..." not in out.partition("Commands:")[2], words
+
+
+def test_every_command_shows_an_example_that_it_accepts(vmhost, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in ("hello", "keys", "shop", "state"):
+        (tmp_path / path).mkdir()
+    for path in ("calls.jsonl", "events.jsonl", "captured.bin", "cloud.sqlite"):
+        (tmp_path / path).touch()
+    leaves = {
+        " ".join(words)
+        for words, command in subcommands(vmhost_command, click.Context(vmhost_command))
+        if not isinstance(command, click.Group) and words[0] != "cloud" and words[-1] != "bench"
+    }
+    assert EXAMPLES.keys() == leaves
+    for words, lines in EXAMPLES.items():
+        shown = vmhost(*words.split(), "--help")[1]
+        for line in lines:
+            assert line in shown, words
+            arguments = shlex.split(line.partition(" < ")[0])[1:]
+            command = vmhost_command
+            for word in words.split():
+                assert arguments.pop(0) == word
+                command = command.get_command(click.Context(command), word)
+            command.make_context(words, arguments).close()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5", 5), ("2.5", 2.5), ("500 ms", 0.5), ("1h", 3600), ("0.5 D", 43200), ("90 min", 5400)]
+)
+def test_times_have_one_syntax_and_are_seconds_without_a_unit(text, seconds):
+    assert quantities.Time().convert(text, None, None) == seconds
 
 
 def test_every_command_and_option_is_explained():

@@ -188,10 +188,12 @@ def test_a_timeout_on_the_command_line_counts(vmhost, bundle):
     assert err.startswith('Traceback (most recent call last):\n  File "sample@1.0.0/main.py", line 2, in run\n')
 
 
-@pytest.mark.parametrize("each", [(), ("--each", "--input", "[1, 2, 3, 4]")], ids=["one", "each"])
-def test_ctrl_c_ends_the_command_at_once(bundle, each):
+@pytest.mark.parametrize(
+    "options", [(), ("--each", "--input", "[1, 2, 3, 4]"), ("--json",)], ids=["one", "each", "json"]
+)
+def test_ctrl_c_ends_the_command_at_once(bundle, options):
     path = bundle("def run(value):\n    print('begun')\n    while True: pass\n", limits="{wall_time: 60 s}")
-    command = [*COMMAND, "run", str(path), "--allow-unsigned", *each]
+    command = [*COMMAND, "run", str(path), "--allow-unsigned", *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         try:
             assert "begun" in running.stderr.readline()
@@ -199,9 +201,11 @@ def test_ctrl_c_ends_the_command_at_once(bundle, each):
             out, err = running.communicate(timeout=60)
         finally:
             running.kill()
-    assert running.returncode == failures.INTERRUPTED
-    assert out == "" and "Traceback" not in err
-    assert err.splitlines()[-1] == "vmhost: interrupted"
+    assert running.returncode == failures.INTERRUPTED and "Traceback" not in err
+    if "--json" in options:
+        assert json.loads(out)["error"]["exit_code"] == failures.INTERRUPTED
+    else:
+        assert (out, err.splitlines()[-1]) == ("", "vmhost: interrupted")
 
 
 def test_the_first_task_of_the_docs_runs_as_written(vmhost, tmp_path, monkeypatch):

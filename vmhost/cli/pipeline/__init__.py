@@ -8,6 +8,8 @@ import importlib
 import click
 from click.shell_completion import CompletionItem
 
+from vmhost.cli.examples import with_examples
+
 # Each with its module, and the text that `vmhost pipeline --help` shows.
 COMMANDS = {
     "run": ("run", "Take events, and run the stream tasks that they trigger."),
@@ -47,7 +49,7 @@ class _Commands(click.Group):
         if name not in COMMANDS:
             return None
         module = importlib.import_module(f"vmhost.cli.pipeline.{COMMANDS[name][0]}")
-        return getattr(module, name.replace("-", "_"))
+        return with_examples(getattr(module, name.replace("-", "_")), "pipeline", name)
 
 
 @click.group(cls=_Commands)

@@ -31,7 +31,7 @@ def forget(output, folder, key, yes):
         except NotRunningError:
             removed = _forget_at_rest(folder, key)
     output.document({"key": key, "removed": removed})
-    found = [f"{count:,} {name.replace('_', ' ')}" for name, count in removed.items() if count]
+    found = [f"{name.replace('_', ' ')} {count:,}" for name, count in removed.items() if count]
     if found:
         output.line(f"removed of {key!r}: {', '.join(found)}")
     else:

@@ -37,7 +37,9 @@ from vmhost.cli.pipeline.status import TASK_COLUMNS, task_rows
     type=click.Choice(["wait", "drop"]),
     help="While the tasks' queues are full: wait, or let their overload rules drop calls. [default: wait]",
 )
-@click.option("--tunnel", "to", metavar="HOST:PORT", help="Send columns with `leaves` to this `vmhost tunnel serve`.")
+@click.option(
+    "--tunnel", "to", metavar="ADDRESS:PORT", help="Send columns with `leaves` to this `vmhost tunnel serve`."
+)
 @click.option("--tunnel-keys", type=click.Path(path_type=Path), help="A folder of `vmhost tunnel certificates`.")
 @click.option("--device", help="The device whose certificate in it is used.")
 @click.option("--keep-visits", is_flag=True, help="At the end, leave visits without an exit open for the next run.")

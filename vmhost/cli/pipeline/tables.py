@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from vmhost.cli import failures
+from vmhost.cli.output import counted
 from vmhost.cli.pipeline import stores
 
 _limit = click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many rows.")
@@ -83,7 +84,7 @@ def _export(output, folder, name, path, key):
         except OSError as error:
             raise failures.Failure(f"{path}: cannot be written: {error.strerror or error}") from error
     output.document({"table": name, "rows": count, "path": str(path), "bytes": path.stat().st_size})
-    output.line(f"{count:,} rows of {name} in {path}, {stores.size(path.stat().st_size)}")
+    output.line(f"{counted(count, 'row')} of {name} in {path}, {stores.size(path.stat().st_size)}")
 
 
 def _table(stored, name):

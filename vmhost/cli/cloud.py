@@ -1055,7 +1055,7 @@ def _terminable():
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
     before = {each: signal.signal(each, heard) for each in numbers}
     try:
         yield

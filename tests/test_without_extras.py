@@ -45,13 +45,16 @@ sys.path_importer_cache.clear()
 from vmhost.cli import main
 
 for arguments in json.load(sys.stdin):
-    out, err = io.StringIO(), io.StringIO()
+    # of the encoding that the real ones have here: what cannot be printed shows
+    out, err = (io.TextIOWrapper(io.BytesIO(), one.encoding, one.errors) for one in (sys.stdout, sys.stderr))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = main(arguments)
         except BaseException:
             code = traceback.format_exc()
-    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+    for one in (out, err):
+        one.flush()
+    print(json.dumps([code, *(one.buffer.getvalue().decode("utf-8", "replace") for one in (out, err))]))
 """
 
 
@@ -72,20 +75,28 @@ def bare(folder, *commands, environment=None):
     return results
 
 
-def paths(command, path=()):
-    yield [*path]
+def commands(command=vmhost_command, path=()):
+    """(path, click's object) of each command and group."""
+    yield [*path], command
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
-            yield from paths(command.get_command(context, name), (*path, name))
+            yield from commands(command.get_command(context, name), (*path, name))
 
 
-def test_each_command_has_its_help(tmp_path):
-    # The measurements are a program of the checkout's, with its own help.
-    asked = [[*path, "--help"] for path in paths(vmhost_command) if path[-1:] != ["bench"]]
-    assert len(asked) > 80
-    for arguments, (code, out, err) in zip(asked, bare(tmp_path, *asked)):
-        assert code == 0 and out.startswith("Usage: ") and not err, (arguments, code, err)
+# The measurements are a program of the checkout's, and `record` runs one; others make something under any name.
+ASKED = [(path, each) for path, each in commands() if path[-1:] not in (["bench"], ["record"])]
+MAKE = ("image", "tunnel certificates", "tunnel serve", "keys new", "completion")
+
+
+def with_missing(path, command):
+    """The command line with a name that nothing has for each thing that the command must be given; None without."""
+    needed = [each for each in command.params if each.required]
+    if not needed or " ".join(path) in MAKE:
+        return None
+    values = [("7" if each.type is click.INT else "missing.xyz") for each in needed]
+    named = ([each.opts[0]] if isinstance(each, click.Option) else [] for each in needed)
+    return [*path, *(part for name, value in zip(named, values) for part in (*name, value))]
 
 
 def test_what_needs_an_extra_names_it_in_one_line(tmp_path):
@@ -127,15 +138,25 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_wrong_command_line_is_one_error_everywhere(tmp_path, place):
-    leaves = [path for path in paths(vmhost_command) if path and path[-1] not in ("bench", "record")]
-    asked = [[*path, "--no-such-option", *json_too] for path in leaves for json_too in ((), ("--json",))]
-    for arguments, (code, out, err) in zip(asked, bare(tmp_path, *asked, environment=PLACES[place])):
-        if "--json" in arguments:
-            error = json.loads(out)["error"]
-            assert code == error["exit_code"] == WRONG_INPUT and "No such option" in error["message"], arguments
-            assert not err, (arguments, err)
-        else:
-            assert code == WRONG_INPUT and not out, (arguments, code, out)
-            assert err.startswith("Usage: ") and err.count("Error: ") == 1 and "Traceback" not in err, (arguments, err)
+def test_all_commands_everywhere(tmp_path, place):
+    helps = [[*path, "--help"] for path, _ in ASKED]
+    leaves = [(path, each) for path, each in ASKED if not isinstance(each, click.Group)]
+    wrong = [[*path, "--no-such-option"] for path, _ in leaves]
+    missing = list(filter(None, (with_missing(*leaf) for leaf in leaves)))
+    assert len(helps) > 80 and len(missing) > 60
+    failing = [*wrong, *missing]
+    told = bare(tmp_path, *helps, *failing, *([*each, "--json"] for each in failing), environment=PLACES[place])
+    for arguments, (code, out, err) in zip(helps, told):
+        assert code == DONE and out.startswith("Usage: ") and not err, (arguments, code, err)
+    told = told[len(helps) :]
+    for arguments, (code, out, err) in zip(failing, told):
+        lines = err.strip().splitlines()
+        assert code not in (0, 1) and isinstance(code, int) and not out, (arguments, code, out)
+        assert lines[-1].startswith(("Error: ", "error: ")), (arguments, err)
+        assert len(lines) == 1 or lines[0].startswith("Usage: "), (arguments, err)
+        assert code == WRONG_INPUT or "--no-such-option" not in arguments, (arguments, code)
+    for arguments, (code, out, err) in zip(failing, told[len(failing) :]):
+        assert out.startswith("{"), (arguments, code, out, err)
+        error = json.loads(out)["error"]
+        assert code == error["exit_code"] and error["message"] and not err, (arguments, code, out, err)
     assert not list(tmp_path.iterdir())

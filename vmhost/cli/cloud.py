@@ -872,20 +872,22 @@ def join(output, folder, device, platform, token, certificates):
         identifiers.check("device", device)
         if (folder / "agent.yaml").exists():
             raise failures.Failure(f"{folder}/agent.yaml: is there already; a device has a folder of its own")
-        folder.mkdir(parents=True, exist_ok=True)
+        files = {}  # written when all are there
         for path, name in (("/metadata/1.root.json", "root.json"), ("/keys/bundles.pub", "bundles.pub")):
-            data = transfers.fetch(path, 1 << 20)
-            if data is None:
+            files[name] = transfers.fetch(path, 1 << 20)
+            if files[name] is None:
                 raise MissingError(f"{platform}: is no deployment platform: it has no {path}")
-            (folder / name).write_bytes(data)
         plain = {"device": device, "platform": platform, "token": token, "folder": "state"}
         plain |= {"keys": "bundles.pub", "root": "root.json"}
         if certificates is not None:
-            (folder / "certificates.pem").write_bytes(certificates.read_bytes())
+            files["certificates.pem"] = certificates.read_bytes()
             plain["certificates"] = "certificates.pem"
         debug_key = transfers.fetch("/keys/debug.pub", 1 << 12)
         if debug_key is not None:  # for `debugging` in agent.yaml, which only the device's owner adds
-            (folder / "debug.pub").write_bytes(debug_key)
+            files["debug.pub"] = debug_key
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
         (folder / "agent.yaml").touch(mode=0o600)
         (folder / "agent.yaml").write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in plain.items()))
     output.document({"agent": str(folder / "agent.yaml")})

@@ -23,23 +23,21 @@ import difflib
 import functools
 import hashlib
 import importlib.metadata
-import os
 import re
 import sys
 from collections import namedtuple
 from dataclasses import dataclass, field, replace
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from .computed_names import ANYTHING, ModuleNames, fixed_package, matcher
 from .conditions import catches_import_error, known_test, plain_name, suppresses_import_error
 from .errors import CompileError, Diagnostic
 from .inert import binding, modules_of
+from .lookup import INSTALLED, Folders, find_module, modules_below, native_module
 from .offered import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered_modules
 from .postponing import can_replace, postpone, replaced
 from .relocation import gives_a_place
-from .source import parse
-from .spec import find_module
+from .source import nodes_of, parse
 
 _REFUSES_VMS = "its C part refuses interpreters with a GIL of their own"
 _THIRD_PARTY = {
@@ -71,7 +69,6 @@ _OVER_CODE = {
 }  # these work with existing code objects
 _MAKES_FUNCTIONS = {"types.FunctionType", "types.LambdaType"}
 _PICKLES = {"pickle.dump", "pickle.dumps"}
-INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
 _BESIDE = "beside the program, nor on sys.path,"
 _MAY_NOT_RUN = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match)
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -126,7 +123,7 @@ class Closure:
     """`sources` maps dotted names to Source; `errors` and `warnings` are sorted tuples of Diagnostic; `absent` is a
     tuple of Absent, sorted by name; `inert` has the modules that are replaced by inert ones where packages import them,
     and `replaced` the places of these imports: {path: lines}; `later` maps own modules to the imports in them that
-    wait: {name: Postponed}."""
+    wait: {name: Postponed}; `found`, of a running program's module, is what `lookup.still_hold` takes."""
 
     sources: dict
     errors: tuple
@@ -135,6 +132,7 @@ class Closure:
     inert: tuple = ()
     replaced: dict = field(default_factory=dict)
     later: dict = field(default_factory=dict)
+    found: tuple = field(default=(), compare=False)
 
 
 def close_over_folder(folder, entry, packages=None, also=(), named=None):
@@ -186,27 +184,21 @@ def closure_of_module(
     text = source.encode() if isinstance(source, str) else source
     given = Source(module_name, str(filename or f"<{module_name}>"), is_package, text)
     later = {}
-    files = functools.cache(_files)
-    names = functools.cache(lambda folder: {file.removesuffix(".py") for file in files(folder)})
+    folders = Folders(roots)
 
     def find(name):
         if name == module_name:
             return waiting(given)
-        *outer, last = name.split(".")
-        for root in roots:
-            if last not in names(os.path.join(root, *outer)):
-                continue  # a set is faster than a look at each possible file
-            found = find_module(Path(root), name)
-            if found:
-                return waiting(_read(name, *found))
+        if (found := folders.find(name)) is not None:
+            return waiting(Source(name, str(found[0]), found[1], folders.read(found[0])))
         if module_name.startswith(name + "."):
             return Source(name, f"<{name}>", True, b"")  # a parent package that is not under the roots
         return None
 
     @functools.cache
     def is_of_package(top):
-        found = None if not top or _is_of_python(top) else _first_of(roots, top)
-        return found is not None and any(part in INSTALLED for part in found.parts)
+        found = None if not top or _is_of_python(top) else folders.find(top)
+        return found is not None and any(part in INSTALLED for part in found[0].parts)
 
     def waiting(source):
         if not lazily or is_installed(source):
@@ -216,11 +208,7 @@ def closure_of_module(
             later[source.name] = found
         return replace(source, text=new)
 
-    @functools.cache
-    def native_part(name):
-        return native_module(roots, name, files)
-
-    search = _Search(find, is_task=False, native_part=native_part, gaps=None if gap is None else {}, kept=kept)
+    search = _Search(find, is_task=False, native_part=folders.native, gaps=None if gap is None else {}, kept=kept)
     search.place = tuple(roots)
     for name in also:
         if search.find(name) is not None:
@@ -243,7 +231,8 @@ def closure_of_module(
         for name, source in closure.sources.items()
         if name in gaps
     }
-    return replace(closure, sources=closure.sources | filled, later=later)
+    folders.sizes.update(search.sizes)
+    return replace(closure, sources=closure.sources | filled, later=later, found=folders.found())
 
 
 def _fill(source, gaps, bind):
@@ -271,20 +260,6 @@ def _statements(gaps, bind):
         parts += [bind(node, alias, message) for alias, message in reasons.items() if alias.name != "*"]
         statements.append((node, "; ".join(parts or ["pass"])))
     return statements
-
-
-def _first_of(roots, name):
-    """The file of the module `name` under the first of the folders that has it; None."""
-    found = next(filter(None, (find_module(Path(root), name) for root in roots)), None)
-    return found and found[0]
-
-
-def _files(folder):
-    """The names in the folder, sorted."""
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def _read(name, path, is_package):
@@ -318,7 +293,7 @@ class _Search:
         self.is_task = is_task  # if not, the modules are a running program's, for host and VM
         self._found = {}  # results of `find`
         self._seen = {}  # the same, with modules that turned out not to be Python
-        self._asked, self._natives, self._below = set(), {}, {}  # what of the folders this search depends on
+        self._asked, self._natives, self.sizes = set(), {}, {}  # what of the folders this search depends on
         self.sources = {}
         self.errors = set()
         self.warnings = set()
@@ -453,13 +428,7 @@ class _Search:
         source = self.find(package)
         if source is None or not source.is_package:
             return {}
-        folder = self._place(source)
-        found = self._below[package] = {}
-        for path in sorted(folder.rglob("*.py")):
-            parts = path.relative_to(folder).with_suffix("").parts
-            parts = parts[:-1] if parts[-1] == "__init__" else parts
-            if parts and not _NO_PARTS & set(parts):
-                found[".".join([package, *parts])] = path.stat().st_size
+        found = self.sizes[package] = modules_below(package, self._place(source))
         return found
 
     def _place(self, source):
@@ -532,7 +501,8 @@ class _Search:
     def _report_left_out(self):
         """Records which modules of the installed packages are left out."""
         for top in sorted({name.partition(".")[0] for name, each in self.sources.items() if is_installed(each)}):
-            there = self.below(top)
+            source = self.find(top)  # what is only reported is nothing that the search depends on
+            there = modules_below(top, self._place(source)) if source is not None and source.is_package else {}
             left = {name: size for name, size in there.items() if name not in self.sources and name not in self.absent}
             if left:
                 size = f"{sum(left.values()) / 1e6:.1f} MB"
@@ -613,6 +583,7 @@ class _Search:
         inner._outer, inner._found, inner._seen, inner.sources = self, self._found, self._seen, dict(self.sources)
         inner.uses = {module: dict(used) for module, used in self.uses.items()}
         inner.run(name)
+        self.sizes.update(inner.sizes)
         failure = inner.failure(name)
         brought = {
             "failure": failure and f"a VM can't import it: {failure}",
@@ -635,7 +606,7 @@ class _Search:
         }
         asked = [each for each in inner._asked if not _is_of_python(each.partition(".")[0])]
         if key and all(self._seen[each] is None or is_installed(self._seen[each]) for each in asked):
-            depends = {each: self._identity(each) for each in asked}, inner._natives, inner._below
+            depends = {each: self._identity(each) for each in asked}, inner._natives, inner.sizes
             self._kept.put(key, (depends, brought))
         return brought
 
@@ -723,7 +694,7 @@ class _Reader:
     """
 
     def __init__(self, search, source, tree):
-        self._search, self._source, self._tree = search, source, tree
+        self._search, self._source, self._tree, self._nodes = search, source, tree, nodes_of(tree)
         self._own = not is_installed(source)
         self._level = _CERTAIN  # of the node being read
         self._bound = set()  # names that this module binds
@@ -733,7 +704,7 @@ class _Reader:
         self._names = None  # ModuleNames, where something is imported by a computed name
         self._inert = []  # imports that are replaced by inert modules: triples for _statements
         given = set()
-        for node in ast.walk(tree):
+        for node in self._nodes:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self._functions.add(node.name)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -772,7 +743,7 @@ class _Reader:
                 self._import_from(node)
             elif isinstance(node, ast.expr):
                 excused = set()  # called functions, which _call judges, and operands of comparisons
-                for part in ast.walk(node):
+                for part in nodes_of(node):
                     if isinstance(part, ast.Call):
                         excused.add(part.func)
                         self._call(part)
@@ -1040,7 +1011,7 @@ class _Reader:
 
     def _module_names(self):
         if self._names is None:
-            self._names = ModuleNames(self._tree, self._source.name, self._source.is_package, self._imported)
+            self._names = ModuleNames(self._nodes, self._source.name, self._source.is_package, self._imported)
         return self._names
 
     def _warn(self, node, message):
@@ -1057,19 +1028,6 @@ class _Reader:
         if first in self._imported:
             return self._imported[first] + dot + rest
         return f"builtins.{name}" if name in ("eval", "exec", "compile", "__import__") else None
-
-
-def native_module(roots, name, files=None):
-    """The file of the native module `name` under one of the folders `roots`, or None. `files(folder)`: see _files."""
-    parts = name.split(".")
-    if not all(part.isidentifier() for part in parts):
-        return None
-    for root in roots:
-        folder = os.path.join(root, *parts[:-1])
-        for file in (files or _files)(folder):
-            if file.startswith(f"{parts[-1]}.") and file.endswith(tuple(EXTENSION_SUFFIXES)):
-                return Path(folder, file)
-    return None
 
 
 def _last_name(node):

@@ -12,6 +12,7 @@ import hashlib
 import os
 import stat
 import sys
+import sysconfig
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 import msgpack
 
 from . import caches
-from .offered import offered_modules
+from .offered import offered_folders
 
 _MAX_BYTES = 128 << 20  # of all entries; beyond, the oldest go
 _KEPT = 0.75  # of these, so that not each further entry removes one
@@ -108,8 +109,11 @@ def _opened(path, flags):
 @functools.cache
 def _now():
     """A digest of the compiler and of what VMs offer, which all entries depend on; None if it has no sources."""
-    found = hashlib.sha256(f"{sys.version}\0{sys.platform}\0{sorted(offered_modules())}".encode())
+    found = hashlib.sha256(f"{sys.version}\0{sys.platform}\0{sysconfig.get_path('stdlib')}\0".encode())
     try:
+        for folder in offered_folders():
+            names = sorted(name for name in os.listdir(folder) if name != "__pycache__")
+            found.update(f"{names}\0".encode())
         for path in sorted(Path(__file__).parent.rglob("*.py")):
             found.update(f"\0{path.name}\0".encode() + path.read_bytes())
     except OSError:

@@ -169,28 +169,34 @@ def _include(folder, packages, closure, modules):
     return tuple(included), files
 
 
-def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, permissions=None, files=None, kept=None):
+def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, permissions=None, files=None):
     """An unsigned Bundle in memory.
 
     `sources` maps dotted names to (source as bytes or str, filename for tracebacks, is_package), as `closure_of_module`
-    gives them; `limits` and `permissions` are as in Manifest; `kept`: the Compilations that keep what each source
-    gives. CompileError if a source doesn't compile.
+    gives them; `limits` and `permissions` are as in Manifest. CompileError if a source doesn't compile.
     """
     modules, texts = {}, {}
     for module, (source, filename, is_package) in sources.items():
-        text = source.encode() if isinstance(source, str) else source
-        key = kept.key("code", filename, optimize, text) if kept else None
-        found = kept.get(key) if kept else None
-        if found is None:
-            found = compile_source(text, filename, filename, optimize), collect_texts(text)
-            if kept:
-                kept.put(key, found)
-        modules[module] = Module(is_package, found[0])
-        texts.update(found[1])
+        code, of_code, _ = code_of(source.encode() if isinstance(source, str) else source, filename, optimize)
+        modules[module] = Module(is_package, code)
+        texts.update(of_code)
     manifest = Manifest(
         name=name, version=version, entry=entry, optimize=optimize, limits=limits or {}, permissions=permissions or {}
     )
     return bundle_in_memory(manifest, modules, files, texts)
+
+
+def code_of(text, filename, optimize=0, kept=None):
+    """(code, texts that it needs, key) of a source's `text`. CompileError.
+
+    `kept`: the Compilations that keep both, under the key."""
+    key = kept.key("code", filename, optimize, text) if kept else None
+    found = kept.get(key) if kept else None
+    if found is None:
+        found = compile_source(text, filename, filename, optimize), collect_texts(text)
+        if kept:
+            kept.put(key, found)
+    return *found, key
 
 
 def _compile_models(spec, compile_model, errors):

@@ -16,16 +16,16 @@ ANYTHING = ("*",)
 
 
 class ModuleNames:
-    """The texts that the expressions of one module may give. `imported` maps its local names to the dotted names that
-    they stand for."""
+    """The texts that the expressions of one module may give. `nodes` are those of its syntax tree; `imported` maps its
+    local names to the dotted names that they stand for."""
 
-    def __init__(self, tree, name, is_package, imported):
+    def __init__(self, nodes, name, is_package, imported):
         self._name, self._imported = name, imported
         self._package = name if is_package else name.rpartition(".")[0]
         self._values = {}  # name -> expressions that it is bound to; None: something else as well
         self._loops = set()  # the expressions that are iterated over
         self.texts = set()  # texts that may name a module, such as "pkg.part" or "pkg.part:name"
-        for node in ast.walk(tree):
+        for node in nodes:
             self._note(node)
 
     def _note(self, node):

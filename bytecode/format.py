@@ -200,23 +200,23 @@ def read_bundle(source, trust=None, allow_unsigned=False):
         if path.startswith("models/"):  # large: not copied
             models[path.removeprefix("models/")] = view
             continue
-        content = bytes(view)
         if path.startswith(prefix) and path.endswith(".pyc"):
             name, is_package = _module_name(path, prefix, where)
             if name in modules:
                 raise BundleError(
                     f"{where}: module {name} is there twice, as a module and as a package; compile it again"
                 )
-            if content[: len(_HEADER)] != _HEADER:
+            header = bytes(view[: len(_HEADER)])
+            if header != _HEADER:
                 raise BundleError(
                     f"{where}: {path}: expected the header of a .pyc for Python {TARGET} with an unchecked hash, got "
-                    f"{content[: len(_HEADER)].hex()}; compile it again"
+                    f"{header.hex()}; compile it again"
                 )
-            modules[name] = Module(is_package, content[len(_HEADER) :])
+            modules[name] = Module(is_package, bytes(view[len(_HEADER) :]))
         elif path.startswith("files/"):
-            files[path.removeprefix("files/")] = content
+            files[path.removeprefix("files/")] = bytes(view)
         elif path.startswith("texts/"):
-            texts[_text_digest(path, where)] = content
+            texts[_text_digest(path, where)] = bytes(view)
         else:
             raise BundleError(
                 f"{where}: {path}: expected {prefix}….pyc, files/…, texts/… or models/…; compile it again"

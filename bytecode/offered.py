@@ -233,6 +233,11 @@ def offered_modules():
     return frozenset(NATIVE_MODULES | STAND_INS | sources)
 
 
+def offered_folders():
+    """The folders whose lists of names decide what `offered_modules` gives, together with the Python's version."""
+    return Path(sysconfig.get_path("stdlib")), GUEST, _ENGINE, *(_ENGINE / package for package in _ENGINE_PACKAGES)
+
+
 def library_sources():
     """Dotted name to (path, is_package) of the stdlib modules that go into the bundle."""
     root = Path(sysconfig.get_path("stdlib"))

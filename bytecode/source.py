@@ -27,6 +27,22 @@ def parse(source, shown):
         return ast.parse(source)
 
 
+def nodes_of(tree):
+    """A list of the tree's nodes in the order of `ast.walk`, which takes twice the time."""
+    found = [tree]
+    add = found.append
+    for node in found:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if type(value) is list:
+                for each in value:
+                    if isinstance(each, ast.AST):
+                        add(each)
+            elif isinstance(value, ast.AST):
+                add(value)
+    return found
+
+
 def compile_source(source, filename, shown, optimize=0, warned=None, docstrings=True):
     """Marshalled code of the module `source` (bytes).
 

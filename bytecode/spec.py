@@ -18,7 +18,7 @@ import yaml
 from .archive import MAX_BYTES, MAX_ENTRIES, path_problem
 from .errors import CompileError, TaskSpecError
 from .fields import EXPECTED_LIMITS, GRANTS, TUNNEL_FUNCTION, limit_is_right, shown
-from .format import is_module_name
+from .lookup import find_module
 from .quantities import byte_count, milliseconds, seconds
 from .schema import validator
 from .source import parse
@@ -134,24 +134,6 @@ def _granted(permissions):
     channels = [TUNNEL_FUNCTION + channel for channel in permissions.get("tunnel") or ()]
     granted["host"] += tuple(name for name in channels if name not in granted["host"])
     return granted
-
-
-def find_module(folder, name):
-    """The source file of the task's module `name` and whether it is a package: (Path, bool), or None.
-
-    A folder without `__init__.py` that contains Python files at any depth counts as a package; its path is the folder.
-    """
-    parts = name.split(".")
-    if not is_module_name(name):
-        return None  # for example from import_module("../x")
-    base = folder.joinpath(*parts)
-    if (base / "__init__.py").is_file():
-        return base / "__init__.py", True
-    if base.with_name(base.name + ".py").is_file():
-        return base.with_name(base.name + ".py"), False
-    if base.is_dir() and next(base.rglob("*.py"), None) is not None:
-        return base, True
-    return None
 
 
 def read_plain(path):

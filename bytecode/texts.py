@@ -19,7 +19,7 @@ import marshal
 import threading
 import typing
 
-from .source import parse
+from .source import nodes_of, parse
 
 _WORDS = (b"namedtuple", b"NamedTuple", b"dataclass")
 _ANY = 0  # placeholder for default values: the text only depends on whether there is one
@@ -47,16 +47,16 @@ def collect_texts(source):
     """Digest to marshalled code, for each text that the module `source` (bytes that parse) visibly needs."""
     if not any(word in source for word in _WORDS):
         return {}
-    tree = parse(source, "<text>")
+    nodes = nodes_of(parse(source, "<text>"))
     aliases = {
         alias.asname: alias.name
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.asname
     }
     found, stubs = {}, {}
-    for node in ast.walk(tree):
+    for node in nodes:
         texts = []
         if isinstance(node, ast.Call):
             fields = _called_fields(node, aliases)

@@ -21,7 +21,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from vmhost.bytecode.compiler import compile_sources
 from vmhost.bytecode.errors import BytecodeError
 from vmhost.bytecode.fields import (
     EVERYTHING,
@@ -37,7 +36,7 @@ from vmhost.bytecode.fields import (
     matches,
     shown,
 )
-from vmhost.bytecode.format import Manifest
+from vmhost.bytecode.format import Manifest, Module
 from vmhost.errors import (
     ClosedError,
     ConfigurationError,
@@ -58,6 +57,7 @@ from vmhost.limits import MAX_QUEUE, BreakerPolicy, Limits, Policy, TaskPolicy
 from vmhost.runtime import made_functions, native_threads, program_packages, travel
 from vmhost.runtime.codec import Codec
 from vmhost.runtime.host_functions import FunctionThreads
+from vmhost.runtime.luggage import Luggage, later_luggage
 from vmhost.runtime.working_folder import absolute
 from vmhost.task import end_after, until_done
 
@@ -523,7 +523,7 @@ class _Workers:
         if roots is None:
             return f"import {name}: no import of this program waits for it"
         try:
-            luggage = travel.later_luggage(name, roots)
+            luggage = later_luggage(name, roots)
         except BytecodeError as error:
             return travel.reason_of(error)
         with self._lock:
@@ -849,10 +849,10 @@ def _conversions_luggage(codec, pack):
     rows = [(name, *map(place, (each.cls, each.to_plain, each.from_plain))) for name, each in codec.conversions.items()]
     plain = [(name, place(cls)) for name, cls in codec.plain.items()]
     text = f"CONVERSIONS = {rows!r}\nPLAIN = {plain!r}\n".encode()
-    bundle = compile_sources(
-        {_CONVERSIONS: (text, f"<{_CONVERSIONS}>", False)}, entry=f"{_CONVERSIONS}:_", name="executor", version="0"
-    )
-    return travel.Luggage(_CONVERSIONS, bundle.modules, bundle.texts)
+    from vmhost.bytecode.compiler import code_of  # imported late: most executors have no conversions
+
+    code, texts, _ = code_of(text, f"<{_CONVERSIONS}>")
+    return Luggage(_CONVERSIONS, {_CONVERSIONS: Module(False, code)}, texts)
 
 
 def _cancel(calls):

@@ -12,7 +12,7 @@ from vmhost.bytecode import closure as closures
 from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.computed_names import ModuleNames, fixed_package, matcher
 from vmhost.bytecode.errors import CompileError, TaskSpecError
-from vmhost.bytecode.source import parse
+from vmhost.bytecode.source import nodes_of, parse
 from vmhost.cli import main as command_line
 
 
@@ -77,14 +77,14 @@ def f(argument):
     return {source}
 """
     tree = parse(text.encode(), "x.py")
-    names = ModuleNames(tree, "pkg.part", False, {"json": "json"})
+    names = ModuleNames(nodes_of(tree), "pkg.part", False, {"json": "json"})
     assert " ".join(names.patterns(tree.body[-1].body[0].value)) == expected
 
 
 def test_patterns_lead_to_packages():
     assert [fixed_package(each) for each in ("a.b.x*", "a.*", "a*", "*", "a.b.c")] == ["a.b", "a", "", "", "a.b"]
     assert matcher("a.x*").fullmatch("a.x04e") and not matcher("a.x*").fullmatch("aXx04e")
-    names = ModuleNames(parse(b"", "x.py"), "pkg.sub.part", False, {})
+    names = ModuleNames(nodes_of(parse(b"", "x.py")), "pkg.sub.part", False, {})
     assert [names.absolute(each) for each in (".x*", "..y", "...z", "....w", "q")] == [
         ("pkg.sub.x*",),
         ("pkg.y",),

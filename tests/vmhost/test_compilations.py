@@ -12,6 +12,7 @@ import pytest
 from vmhost.bytecode import caches, compilations
 from vmhost.bytecode.closure import closure_of_module
 from vmhost.bytecode.compilations import Compilations
+from vmhost.runtime import luggage, packing, program_packages
 
 PACKAGES = {
     "heavy/__init__.py": """
@@ -197,20 +198,20 @@ def test_the_oldest_entries_go_when_there_are_too_many(home, monkeypatch):
     assert len(entries(home)) == 6, "a process that wrote nothing removes nothing"
 
 
-@pytest.mark.parametrize(
-    "path, text",
-    [
-        ("optional.py", ""),
-        ("heavy/plugins/two.py", ""),
-        ("heavy/plugins/one.py", "X = 100\n"),
-        ("heavy/fast.abi3.so", ""),
-        ("heavy/part.py", "import subprocess\n"),
-        ("heavy/part.py", "(\n"),
-        ("heavy/part/__init__.py", "from . import below\n"),
-        ("broken.py", "VALUE = 1\n"),
-        ("../numpy.py", ""),
-    ],
-)
+CHANGES = [
+    ("optional.py", ""),
+    ("heavy/plugins/two.py", ""),
+    ("heavy/plugins/one.py", "X = 100\n"),
+    ("heavy/fast.abi3.so", ""),
+    ("heavy/part.py", "import subprocess\n"),
+    ("heavy/part.py", "(\n"),
+    ("heavy/part/__init__.py", "from . import below\n"),
+    ("broken.py", "VALUE = 1\n"),
+    ("../numpy.py", ""),
+]
+
+
+@pytest.mark.parametrize("path, text", CHANGES)
 def test_what_was_kept_of_an_import_is_used_only_while_the_folders_are_the_same(home, path, text):
     roots = (str(home), str(home / "site-packages"))
     program = "import heavy.part\ntry:\n    import broken\nexcept ImportError:\n    pass\nimport heavy.plugins.one\n"
@@ -227,6 +228,53 @@ def test_what_was_kept_of_an_import_is_used_only_while_the_folders_are_the_same(
     (home / "site-packages" / path).write_text(text)
     assert found(Compilations.usual()) == found(None) != first
     assert found(Compilations.usual()) == found(None)
+
+
+@pytest.mark.parametrize(
+    "path, text",
+    [
+        *CHANGES,
+        ("heavy/data.txt", "other"),
+        ("heavy-1.dist-info/RECORD", "heavy/__init__.py,,\nheavy-1.dist-info/METADATA,,\n"),
+        ("heavy-1.dist-info/METADATA", "Name: heavy\nVersion: 2\n"),
+        ("program.recorded.json", "{}"),
+    ],
+)
+def test_a_kept_luggage_is_used_only_while_all_that_it_holds_is_the_same(home, monkeypatch, path, text):
+    site = home / "site-packages"
+    (site / "heavy-1.dist-info").mkdir()
+    (site / "heavy" / "data.txt").write_text("data")
+    (site / "heavy-1.dist-info" / "METADATA").write_text("Name: heavy\nVersion: 1\n")
+    names = "heavy/__init__.py", "heavy/data.txt", "heavy-1.dist-info/METADATA", "heavy-1.dist-info/RECORD"
+    (site / "heavy-1.dist-info" / "RECORD").write_text("".join(f"{name},,\n" for name in names))
+    monkeypatch.setattr(program_packages, "script", lambda: home / "program.py")
+    program = (
+        b"import heavy.part, heavy.plugins.one\ntry:\n    import broken\nexcept ImportError:\n    pass\nheavy.X = 1\n"
+    )
+    source = luggage.ModuleSource("m", program, str(home / "m.py"), False, str(home))
+    roots, packs, pack = (str(home), str(site)), [], packing.pack
+
+    def counted(*arguments):
+        packs.append(arguments)
+        return pack(*arguments)
+
+    def found():
+        luggage._compiled.clear()
+        try:
+            return luggage.luggage_of(source, roots, None)
+        except Exception as error:
+            return str(error)
+
+    monkeypatch.setattr(packing, "pack", counted)
+    first = found()
+    assert found() == first and len(packs) == 1 and first.files["heavy/data.txt"] == b"data"
+    changed = (home if path.startswith("program") else site) / path
+    changed.parent.mkdir(exist_ok=True)
+    changed.write_text(text)
+    second = found()
+    assert len(packs) == 2
+    monkeypatch.setattr(luggage.Compilations, "usual", lambda: None)
+    assert second == found()
 
 
 def test_what_is_kept_of_real_packages_is_what_reading_them_gives(home):

@@ -11,7 +11,7 @@ import pytest
 
 import vmhost
 from vmhost.bytecode.postponing import LAZY, postpone
-from vmhost.runtime import travel
+from vmhost.runtime import packing, travel
 
 PACKAGES = {
     "heavy/__init__.py": "import heavy_below\nVALUE = heavy_below.VALUE\nclass Shape: pass\n",
@@ -208,7 +208,7 @@ def test_which_imports_wait(text, expected):
 
 
 def test_a_slow_compilation_names_the_packages(program, monkeypatch, caplog):
-    monkeypatch.setattr(travel, "_SLOW_S", 0)
+    monkeypatch.setattr(packing, "_SLOW_S", 0)
     with vmhost.VMExecutor(1) as pool:
         pool.submit(program.uses).result()
     told = [record.getMessage() for record in caplog.records if "compiling it for VMs took" in record.getMessage()]

@@ -10,31 +10,21 @@ import dis
 import functools
 import hashlib
 import inspect
-import logging
 import os
 import sys
 import sysconfig
-import threading
-import time
 import types
 import weakref
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from types import MappingProxyType
 
-from vmhost.bytecode.closure import INSTALLED, closure_of_module
-from vmhost.bytecode.compilations import Compilations
-from vmhost.bytecode.compiler import compile_sources
 from vmhost.bytecode.errors import BytecodeError, CompileError
-from vmhost.bytecode.inert import table
+from vmhost.bytecode.lookup import INSTALLED
 from vmhost.bytecode.offered import REFUSED, REFUSED_NAMES, left_out, offered_modules
-from vmhost.bytecode.texts import absence
 from vmhost.errors import CrossingError
 from vmhost.runtime import program_packages
-from vmhost.runtime.interactive import Sketch
+from vmhost.runtime.luggage import Luggage, ModuleSource, later_luggage, luggage_of
 from vmhost.runtime.working_folder import absolute
 from vmhost.stdlib.policy import POLICY
 
@@ -42,47 +32,17 @@ from vmhost.stdlib.policy import POLICY
 MAIN = "__mp_main__"
 # The name of a function that was typed in, and that no name leads to, in its sketch.
 MADE = "vmhost_function"
-# Replaces, in a VM, a name that its module cannot import there.
-_GAP = "__import__('vmhost.guest.gaps', fromlist=['Gap']).Gap"
 _ERRORS_SHOWN = 5
-_SLOW_S = 1.0
-_log = logging.getLogger("vmhost")
 _REPLACED = ("builtins", "select")  # their removed functions have substitutes in a VM
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 _BRANCHES = frozenset((*dis.hasjump, dis.opmap["FOR_ITER"]))
 
-_compiled = {}  # (_Source, roots) -> its compilation, see compile_module
-_compiled_lock = threading.Lock()
-_sketches = weakref.WeakKeyDictionary()  # function that was typed in -> (path, Sketch, _Source)
+_sketches = weakref.WeakKeyDictionary()  # function that was typed in -> (path, Sketch, ModuleSource)
 
 
 class Unreachable(CrossingError):
     """A function that no name of its module leads to."""
-
-
-@dataclass(frozen=True)
-class Luggage:
-    """A module as sent to a VM: `name`, and `modules` and `texts` of a bundle, empty for a module that all VMs have."""
-
-    name: str
-    modules: Mapping
-    texts: Mapping
-    gaps: Mapping = MappingProxyType({})  # names that it cannot import in a VM -> reason
-    files: Mapping = MappingProxyType({})  # of packages: path to bytes
-    absent: Mapping = MappingProxyType({})  # modules that it imports and a VM does not have -> reason
-    # own module -> {name: Postponed}: imports that wait, whose modules are not among these; and where they are found
-    later: Mapping = MappingProxyType({})
-    roots: tuple = ()
-
-
-@dataclass(frozen=True)
-class _Source:
-    name: str
-    text: bytes
-    path: str
-    is_package: bool
-    root: str
 
 
 def place_of(function):
@@ -194,79 +154,11 @@ def module_luggage(module_name, function, path=""):
         raise CrossingError(f"{shown(function)} cannot travel to a VM: {error}") from error
     roots = tuple(_roots(source.root, packages))
     try:
-        return _compiled_luggage(source, roots, packages)
+        return luggage_of(source, roots, packages)
     except BytecodeError as error:
         raise CrossingError(
             f"{shown(function)} cannot travel to a VM with its module {module_name}:\n{_first_lines(str(error))}"
         ) from error
-
-
-def _compiled_luggage(source, roots, packages, is_own=True):
-    """The Luggage of the _Source and of what it imports from the folders `roots`. BytecodeError."""
-    with _compiled_lock:
-        known = _compiled.get((source, roots))
-    if known is not None and _stamps(known[0]) == known[0]:
-        return known[1]
-    begin = time.monotonic()
-    data, gap = program_packages.locked_data(packages), _GAP if is_own else None
-    kept = Compilations.usual()
-    closure = closure_of_module(
-        source.name, source.text, roots, source.path, source.is_package, gap, data, is_own, kept
-    )
-    sources = {name: (each.text, each.path, each.is_package) for name, each in closure.sources.items()}
-    package_texts = program_packages.luggage(closure, source.name)
-    bundle = compile_sources(sources, entry=f"{source.name}:_", name="executor", version="0", kept=kept)
-    absent = {each.name: each.reason for each in closure.absent}
-    inert = [_inert_table(module, kept) for module in closure.inert]
-    texts = bundle.texts | package_texts.texts | dict(map(absence, closure.absent)) | dict(inert)
-    if kept is not None:
-        kept.bound()
-    gaps = _gaps(sources[source.name][0])
-    luggage = Luggage(
-        source.name, bundle.modules, texts, gaps, package_texts.files, absent, closure.later, (roots, packages)
-    )
-    files = _stamps({path: None for _, path, _ in sources.values() if path != source.path})
-    with _compiled_lock:
-        _compiled[source, roots] = files, luggage
-    _tell_slow(source, closure, time.monotonic() - begin)
-    return luggage
-
-
-def _inert_table(module, kept):
-    key = kept and kept.key("inert", module)
-    found = kept and kept.get(key)
-    if found is None:
-        found = table(module)  # starts a process that imports them
-        if kept:
-            kept.put(key, found)
-    return found
-
-
-def later_luggage(module, roots):
-    """The Luggage of the installed module that an import that waited needs; `roots` is of the Luggage of what imports
-    it. BytecodeError."""
-    folders, packages = roots
-    source = _Source("__vmhost_later__", f"import {module}".encode(), f"<import {module}>", False, "")
-    luggage = _compiled_luggage(source, folders, packages, is_own=False)
-    return replace(luggage, modules={name: each for name, each in luggage.modules.items() if name != source.name})
-
-
-def _tell_slow(source, closure, took_s):
-    """Logs which import cost the time where it was much."""
-    if took_s < _SLOW_S:
-        return
-    sizes = Counter()
-    for name, each in closure.sources.items():
-        sizes[name.partition(".")[0]] += len(each.text)
-    tops = [f"{name} ({size >> 10:,} KiB)" for name, size in sizes.most_common(3) if name != source.name]
-    _log.warning(
-        "%s: compiling it for VMs took %.1f s, with %d modules that it imports, most of them of %s; `import x` at the"
-        " top of the program's own modules waits until something uses it, where `from x import y` does not",
-        source.path,
-        took_s,
-        len(closure.sources) - 1,
-        ", ".join(tops),
-    )
 
 
 def _refuse_guarded(source, path, function):
@@ -310,36 +202,6 @@ def _note_bound(statement, lines):
             lines.setdefault(node.id, node.lineno)
         elif not isinstance(node, ast.Lambda):
             pending += reversed(list(ast.iter_child_nodes(node)))
-
-
-def _gaps(text):
-    """The names that a module's text binds to gaps, or derives from them at top level, and the gaps' reasons."""
-    if _GAP.encode() not in text:
-        return {}
-    tree = ast.parse(text)
-    gaps = {
-        node.targets[0].id: ast.literal_eval(node.value.args[1])
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith(f"{_GAP}(")
-    }
-    for statement in tree.body:
-        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            sources, names = [statement.value], [target.id for target in targets if isinstance(target, ast.Name)]
-        elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            sources, names = statement.decorator_list + getattr(statement, "bases", []), [statement.name]
-        else:
-            continue
-        used = [
-            node.id
-            for part in sources
-            if part is not None
-            for node in ast.walk(part)
-            if isinstance(node, ast.Name) and node.id in gaps
-        ]
-        if used:
-            gaps.update(dict.fromkeys(names, gaps[used[0]]) | gaps)
-    return gaps
 
 
 def _refuse_gaps(luggage, function):
@@ -434,6 +296,8 @@ def _is_the_vms_own(name, function):
             f"{shown(function)} cannot travel to a VM: its module {name} "
             f"({sys.modules[top].__file__}) has the name of one of the standard library; rename it"
         )
+    if top not in sys.stdlib_module_names and top != "vmhost":
+        return False
     if name in offered_modules() and name not in REFUSED:
         _refuse_removed(function)
         return True
@@ -499,7 +363,7 @@ def _source_of(name, function):
     folder = Path(absolute(path or ".")).parent
     for _ in range(target.count(".") + is_package):
         folder = folder.parent
-    return _Source(target, text, path or f"<{name}>", is_package, str(folder))
+    return ModuleSource(target, text, path or f"<{name}>", is_package, str(folder))
 
 
 def is_typed_in(function):
@@ -515,9 +379,11 @@ def is_typed_in(function):
 
 
 def _typed_in(function, path):
-    """The _Source with the function at `path`, or as MADE without one, and all that it uses, as they are now."""
+    """The ModuleSource with the function at `path`, or as MADE without one, and all that it uses, as they are now."""
     known = _sketches.get(function)
     if known is None or known[0] != path or not known[1].is_current():
+        from vmhost.runtime.interactive import Sketch
+
         sketch = Sketch(sys.modules["__main__"])
         if path is None:
             text, shown_as = sketch.of_function(function, MADE)
@@ -525,7 +391,7 @@ def _typed_in(function, path):
             text, shown_as = sketch.of_global(path.partition(".")[0])
         text = text.encode()
         name = f"{MAIN}_{hashlib.sha256(text).hexdigest()[:12]}"  # other source gets another name
-        _sketches[function] = known = path, sketch, _Source(name, text, shown_as, False, absolute())
+        _sketches[function] = known = path, sketch, ModuleSource(name, text, shown_as, False, absolute())
     return known[2]
 
 
@@ -541,19 +407,6 @@ def _roots(own, packages):
             continue
         if folder not in _library() and folder != own and os.path.isdir(folder) and Path(folder).name != "lib-dynload":
             yield folder
-
-
-def _stamps(files):
-    """`files`, paths as keys, with stamps that change when a file is written as values."""
-    return {path: _stamp(path) for path in files}
-
-
-def _stamp(path):
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size
 
 
 def _first_lines(text):

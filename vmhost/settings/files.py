@@ -165,7 +165,7 @@ def _parse(path):
             raise ConfigurationError(f"{path}: expected at most {_MAX_BYTES >> 20} MiB of settings")
         text = data.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+        raise ConfigurationError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         lines = {}

@@ -154,7 +154,8 @@ def make_certificates(folder, devices=(), hosts=("localhost", "127.0.0.1"), days
                 key = ec.generate_private_key(ec.SECP256R1())
                 signed(name, name, key, authority.subject, authority_key, [basic, usage(False), purpose])
     except (OSError, ValueError, TypeError) as error:
-        raise TunnelConfigurationError(f"{folder}: the certificates cannot be made: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise TunnelConfigurationError(f"{folder}: the certificates cannot be made: {reason}") from error
     return made
 
 

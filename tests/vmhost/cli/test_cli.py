@@ -73,6 +73,11 @@ from vmhost.cli.inspect import size_text
         ),
         (["run", "greet.vmb", "--timeout", "soon"], failures.WRONG_INPUT, "expected a time such as"),
         (["run", "greet.vmb", "--timeout", "-1 s"], failures.WRONG_INPUT, "expected a time such as"),
+        (
+            ["run", "greet.vmb", "--settings", "no.yaml"],
+            failures.WRONG_INPUT,
+            "no.yaml: cannot be read: No such file or directory\n",
+        ),
         (["lock", "nowhere"], failures.WRONG_INPUT, "nowhere: no such folder or script"),
         (["serve", ".", "--grace", "5 parsecs"], failures.WRONG_INPUT, "expected a time such as"),
         (["serve", ".", "--dashboard", "9464"], failures.WRONG_INPUT, "expected an address and a port such as"),

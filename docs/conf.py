@@ -47,7 +47,7 @@ suppress_warnings = ["misc.highlighting_failure"]
 
 # Pages link to files of the checkout as readers of the repository see it. The site has no address for them.
 _CHECKOUT = re.compile(
-    r"\[([^\]]*)\]\((?:\.\./)+(?!docs/)((?:tasks|tools|tests|bench|engine|vmhost|CHANGELOG|README)[^)]*)\)"
+    r"\[([^\]]*)\]\((?:\.\./)+(?!docs/)((?:(?:tasks|tools|tests|bench|engine|vmhost)/|CHANGELOG|README)[^)]*)\)"
 )
 
 

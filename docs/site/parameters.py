@@ -13,8 +13,8 @@ _BEGIN = re.compile(rf"(?:^(?:- )?|(?<=[.;)] )|(?<=[.;)]\n))({_NAMES}):\s", re.M
 
 # Made by the library, never by programs: how to make one is not shown.
 MADE_INSIDE = (
-    *("CudaModel", "Encoding", "Entry", "Export", "Message", "Port", "Request", "Statistics", "Step", "Task"),
-    *("TaskFuture", "Window"),
+    *("CudaModel", "Encoding", "Entry", "Export", "Gpu", "Message", "Model", "Port", "Request", "Statistics", "Step"),
+    *("Task", "TaskFuture", "Window"),
 )
 # Defaults that depend on the machine.
 _COUNTED = {"cores": "CPUs", "max_warm": "max(2, CPUs)", "boots_at_once": "max(2, CPUs)"}

@@ -57,6 +57,11 @@ def described(docstring, names):
     return "\n\n".join(kept), found
 
 
+def _number(value):
+    """A large number: sizes as whole MiB."""
+    return f"{value >> 20} << 20" if not value & ((1 << 20) - 1) else f"{value:_}"
+
+
 def default(thing, parameter):
     """The default of a parameter of `thing` as a reader writes it; "" if it has none."""
     value = parameter.default
@@ -67,7 +72,7 @@ def default(thing, parameter):
         made = field.default_factory()
         return _COUNTED.get(parameter.name) or (repr(made) if made == {} else f"{type(made).__name__}()")
     if type(value) is int and value >= 1 << 20:
-        return f"{value >> 20} << 20" if not value & ((1 << 20) - 1) else f"{value:_}"
+        return _number(value)
     if inspect.isroutine(value) or inspect.isclass(value):
         return value.__name__
     return repr(value)
@@ -111,7 +116,8 @@ def _with_all_defaults(app, what, name, thing, options, signature, returned):
                     rf"(\b{one.name}: [^=]*= )<factory>", rf"\g<1>{default(thing, one)}", signature
                 )
                 assert count == 1, (name, one.name)
-    return re.sub(r"\b\d{7,}\b", lambda size: f"{int(size[0]) >> 20} << 20", signature), None
+    signature = re.sub(r"<(?:built-in )?function (\w+)[^>]*>", r"\1", signature)
+    return re.sub(r"\b\d{7,}\b", lambda number: _number(int(number[0])), signature), None
 
 
 def setup(app):

@@ -544,8 +544,8 @@ static PyObject *entry_named(vmh_vm *vm, const char *name)
     return entry;
 }
 
-/* Whether the memory limit caused the error that is set. A library whose allocation failed raises its own error, perhaps
- * before the stop arrives. A MemoryError is the task's own if no request was `refused`. */
+/* Whether the memory limit caused the error that is set. A library whose allocation failed raises its own error,
+ * perhaps before the stop arrives. A MemoryError is the task's own if no request was `refused`. */
 static bool memory_limit_raised(const vmh_vm *vm, bool refused)
 {
     const vmh_meter *meter = vm->memory.meter;

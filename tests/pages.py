@@ -56,6 +56,7 @@ def follow(text, folder, run):
     scripts = 0
     for kind, block in blocks(text):
         if named := _FILE.match(block):
+            assert not named[1].startswith("/"), f"{named[1]}: a path outside of the reader's folder"
             path = folder / named[1]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block)

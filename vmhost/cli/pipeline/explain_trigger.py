@@ -148,7 +148,7 @@ def _through_visit(stored, found, visit):
 
 
 def _print_condition(output, found):
-    within = f", within {found['within_ms']:,} ms" if found["within_ms"] else ""
+    within = f", within {stores.span(found['within_ms'])}" if found["within_ms"] else ""
     level = "in the events of one visit" if found["level"] == "page" else "in the sequence of all events"
     output.line(f"{found['task']} {found['version']}: {level}{within}", style="bold")
     for ids in found["on"]:

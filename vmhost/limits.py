@@ -255,7 +255,7 @@ class DebugPolicy:
 
 
 MAX_QUEUE = 100_000_000
-_CAPS, _PERMISSIONS = _Caps(replace(each, default=None) for each in settings_of(Limits)), Permissions()
+CAPS, PERMISSIONS = _Caps(replace(each, default=None) for each in settings_of(Limits)), Permissions()
 
 
 @documented
@@ -270,8 +270,8 @@ class TaskPolicy:
     queue: int = setting(Whole(1, MAX_QUEUE), "maximum number of queued calls of a task", 100_000)
     fresh: bool | None = setting(_FLAG, "a new VM for each call", None, unset="as in its bundle")
     ready: int = setting(Whole(0, 1024), "VMs that are attached before the first call, and kept", 0)
-    limits: Mapping[str, "Any"] | Limits = setting(_CAPS, "upper limits", dict)
-    permissions: Mapping[str, "Any"] | None = setting(_PERMISSIONS, "restricts `permissions` of the host further", None)
+    limits: Mapping[str, "Any"] | Limits = setting(CAPS, "upper limits", dict)
+    permissions: Mapping[str, "Any"] | None = setting(PERMISSIONS, "restricts `permissions` of the host further", None)
     coverage: float = setting(Number(ge=0, le=1), "share of calls whose lines and branches are recorded", 0.0)
     memory_lines: bool = setting(_FLAG, "MemoryLimitErrors name the lines that hold the memory", False)
     breaker: BreakerPolicy = setting(Part(BreakerPolicy), "when a task's breaker opens (docs/host.md)", BreakerPolicy)
@@ -334,12 +334,12 @@ class Policy:
     boot_tries: int = setting(Whole(1, 100), "failed boots in a row before calls get an error", 3, "vms.boot_tries")
     boots_at_once: int = setting(Whole(1, 4096), "VMs that boot at the same time", _cores_or_two, None)
     function_threads: int = setting(Whole(1, 1024), "host functions that run at the same time", 4, None)
-    limits: Mapping[str, "Any"] | Limits = setting(_CAPS, "upper limits of every task", dict)
+    limits: Mapping[str, "Any"] | Limits = setting(CAPS, "upper limits of every task", dict)
     allow: tuple[str, ...] = setting(
         Items(Choice(*GRANTS)), "kinds of permissions that a bundle may request", tuple(GRANTS), unset="all"
     )
     permissions: Mapping[str, "Any"] | None = setting(
-        _PERMISSIONS, 'what it may request of them; of kinds not listed: nothing; "*" or "*:*": all', None, unset="any"
+        PERMISSIONS, 'what it may request of them; of kinds not listed: nothing; "*" or "*:*": all', None, unset="any"
     )
     search: str = setting(
         Choice(*SEARCHES),

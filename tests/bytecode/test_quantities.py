@@ -16,6 +16,7 @@ from vmhost.deployment.errors import RefusedError
 from vmhost.guest import stream
 from vmhost.pipeline import quantities as of_the_pipeline
 from vmhost.pipeline.features import definitions
+from vmhost.settings import pages
 
 TIMES = {"us": 1, "ms": 1000, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
 SIZES = {"B": 1, "kB": 1000, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -44,7 +45,7 @@ def test_a_time_means_the_same_to_every_reader(parts):
     assert re.search(quantities.TIME_PATTERN, text)
     for read in (quantities.seconds, limits.seconds, lambda text: plan.seconds(text, "here"), alerts.seconds):
         assert read(text) == microseconds / 10**6
-    assert settings._quantity(text, quantities.seconds, "1 s", "here") == microseconds / 10**6
+    assert settings.AGENT.settings["poll"].kind.given(text) == microseconds / 10**6
     to_ms = [
         (quantities.milliseconds, ValueError),
         (stream.milliseconds, stream.StreamError),
@@ -66,7 +67,7 @@ def test_a_size_means_the_same_to_every_reader(parts):
     assert re.search(quantities.SIZE_PATTERN, text)
     for read in (quantities.byte_count, limits.byte_count, audience.size, of_the_pipeline.byte_count):
         assert read(text) == size
-    assert settings._quantity(text, quantities.byte_count, "1 B", "here") == size
+    assert settings.AGENT.settings["disk"].kind.given(text) == size
 
 
 def test_the_files_with_a_schema_take_the_same(tmp_path):
@@ -74,9 +75,10 @@ def test_the_files_with_a_schema_take_the_same(tmp_path):
     assert found == {
         "memory_bytes": 64 << 20, "wall_time_s": 1.5, "cpu_time_s": 43_200.0, "stack_bytes": 2_000_000
     }  # fmt: skip
-    schemas = ["bytecode/task.schema.json", "vmhost/host.schema.json", "vmhost/pipeline/pipeline.schema.json"]
+    schemas = [ROOT / "bytecode/task.schema.json", *(table.schema for table in pages.TABLES.values())]
+    schemas.append(ROOT / "vmhost/pipeline/pipeline.schema.json")
     for path in schemas:
-        patterns = set(re.findall(r'"pattern": ("\^ \*[^\n]*?\$")', (ROOT / path).read_text()))
+        patterns = set(re.findall(r'"pattern": ("\^ \*[^\n]*?\$")', path.read_text()))
         assert patterns and {json.loads(one) for one in patterns} <= {quantities.TIME_PATTERN, quantities.SIZE_PATTERN}
 
 

@@ -1,6 +1,7 @@
 """Audiences and hours that would reach others than they say are refused, with the place."""
 
 import json
+import sys
 
 import pytest
 
@@ -97,19 +98,51 @@ AGENT = {"device": "kitchen-1", "platform": "http://localhost:1", "folder": "sta
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("facts: {app: 2.10}", "agent.yaml: facts: app: expected text, got 2.1; put it in quotes"),
-        ("facts: {built: 2024-05-03}", "agent.yaml: facts: built: expected text, numbers or lists"),
-        ("facts: {load: .nan}", "agent.yaml: facts: load: expected text, numbers or lists"),
-        ("facts: {2: x}", "agent.yaml: facts: 2: expected a name in quotes"),
-        ("facts: [x]", "agent.yaml: facts: expected keys and values"),
-        ("token: 5", "agent.yaml: token: expected a text, got 5; put it in quotes"),
-        ("token_file: [x]", "agent.yaml: token_file: expected a text"),
-        ("root: 2024-05-03", "agent.yaml: root: expected a text"),
-        ("certificates: {a: b}", "agent.yaml: certificates: expected a text"),
+        ("facts: {app: 2.10}", "facts.app: expected text, got 2.1; put it in quotes"),
+        ("facts: {built: 2024-05-03}", "facts.built: expected text, numbers or lists"),
+        ("facts: {load: .nan}", "facts.load: expected text, numbers or lists"),
+        ("facts: {2: x}", "facts.2: expected a name in quotes"),
+        ("facts: [x]", "facts: expected a mapping of names to facts"),
+        ("token: 5", "token: expected a text in quotes, got 5"),
+        ("token_file: [x]", "token_file: expected the path of a file"),
+        ("token_file: nowhere", "token_file: .*/nowhere: cannot be read: No such file"),
+        ("root: 2024-05-03", "root: expected the path of a file"),
+        ("certificates: {a: b}", "certificates: expected the path of a file"),
+        ("permissions: {read: [x]}", "permissions.read.0: expected an absolute path"),
+        ("limits: {memory: 1 KiB}", "limits.memory: expected 4 MiB to 256 TiB, got '1 KiB'"),
+        ("poll: 2000000000", "poll: expected a time above 0 and below 1e9 s"),
+        ("debugging: ask", "debugging: comes by the tunnel"),
     ],
 )
 def test_agent_yaml_with_wrong_types_is_refused_with_the_place(tmp_path, text, message):
     path = tmp_path / "agent.yaml"
     path.write_text("".join(f"{key}: {value}\n" for key, value in AGENT.items()) + text + "\n")
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(ConfigurationError, match=f"agent.yaml:5: {message}"):
+        settings.read(path)
+
+
+def test_agent_yaml_names_all_that_is_wrong_also_in_json_and_where_no_yaml_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "agent.yaml"
+    path.write_text("device: a b\nkeys: k\npoll: soon\nplatform: ftp://x\ncolour: red\nfolder: f\n")
+    wrong = [
+        "1: device: expected a name of letters, digits and _.:-, at most 128 characters, got 'a b'",
+        "3: poll: expected a time such as 500 ms, got 'soon'",
+        "4: platform: expected an address such as https://platform.example, got 'ftp://x'",
+        "5: colour: unknown key; ",
+    ]
+    with pytest.raises(ConfigurationError) as failed:
+        settings.read(path)
+    for line, text in zip(str(failed.value).splitlines(), wrong, strict=True):
+        assert line.startswith(f"{path}:{text}")
+    path.write_text(json.dumps(AGENT | {"disk": "1 KiB", "poll": 0, "facts": {"a": "😀"}, "root": ""}, indent="\t"))
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.setitem(sys.modules, "difflib", None)
+    with pytest.raises(ConfigurationError) as failed:
+        settings.read(path)
+    assert str(failed.value).splitlines() == [
+        f"{path}: poll: expected a quantity above zero such as 500 ms, got 0",
+        f"{path}: root: expected the path of a file, got ''",
+    ]
+    path.write_text("device: a\n")
+    with pytest.raises(ConfigurationError, match="YAML cannot be read here: .*; write it as JSON, or make the image"):
         settings.read(path)

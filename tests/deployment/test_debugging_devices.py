@@ -263,12 +263,12 @@ def test_what_agent_yaml_says_of_debugging(tmp_path):
     full = {"consent": "ask", "keys": "debug.pub", "scopes": ["logs"], "longest": "10 min"}
     assert of(**tunnel, debugging=full) == DebugPolicy("ask", ("logs",), str(tmp_path / "debug.pub"), 600.0)
     for wrong, message in (
-        ("always", "expected never or ask"),
-        ({"scope": []}, "any of consent, scopes"),
+        ("always", "expected never, ask, or a mapping"),
+        ({"scope": []}, "debugging.scope: unknown key; did you mean 'scopes'"),
         ({"keys": 3}, "keys: expected the path"),
-        ({"longest": "soon"}, "debugging: longest"),
-        ({"scopes": ["shell"]}, "expected a list with any of config"),
-        (3, "expected never, or any of"),
+        ({"longest": "soon"}, "debugging.longest: expected a time"),
+        ({"scopes": ["shell"]}, "debugging.scopes.0: expected one of config"),
+        (3, "expected never, ask, or a mapping"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             of(**tunnel, debugging=wrong)

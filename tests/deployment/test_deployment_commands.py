@@ -119,11 +119,14 @@ def _host_failed():
     ("text", "message"),
     [
         ("device: [", "not YAML"),
-        ("device: a b\nplatform: http://x\nfolder: s\nkeys: k\n", "device 'a b': expected a name"),
+        ("device: a b\nplatform: http://x\nfolder: s\nkeys: k\n", "agent.yaml:1: device: expected a name"),
         ("device: a\nplatform: ftp://x\nfolder: s\nkeys: k\n", "platform: expected an address"),
-        ("device: a\nplatform: http://x\nfolder: s\n", "keys: expected a text"),
-        ("device: a\nplatform: http://x\nfolder: s\nkeys: k\npoll: soon\n", "poll: expected a quantity above zero"),
-        ("device: a\nplatform: http://x\nfolder: s\nkeys: k\ncolour: red\n", "colour: expected one of device"),
+        ("device: a\nplatform: http://x\nfolder: s\n", "keys is missing; expected the path"),
+        ("device: a\nplatform: http://x\nfolder: s\nkeys: k\npoll: soon\n", "poll: expected a time such as"),
+        (
+            "device: a\nplatform: http://x\nfolder: s\nkeys: k\ncolour: red\n",
+            "colour: unknown key; expected one of device",
+        ),
     ],
 )
 def test_a_wrong_agent_yaml_is_said_in_one_line(tmp_path, run, text, message):

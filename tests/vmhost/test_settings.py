@@ -16,20 +16,27 @@ from vmhost.settings.files import Problems, read
 from vmhost.settings.host import HOST, read_host_yaml
 
 
-def test_the_shipped_schema_and_page_are_the_table_s():
-    written = "run `python -m vmhost.settings.pages`"
-    assert pages.SCHEMA.read_text(encoding="utf-8") == pages.schema_text(), written
-    page = pages.PAGE.read_text(encoding="utf-8")
-    assert page == pages.page_text(page), written
-    jsonschema.Draft202012Validator.check_schema(json.loads(pages.schema_text()))
+@pytest.mark.parametrize("name", pages.TABLES)
+def test_the_shipped_schema_and_page_are_the_table_s(name):
+    written, table = "run `python -m vmhost.settings.pages`", pages.TABLES[name]
+    assert table.schema.read_text(encoding="utf-8") == pages.schema_text(name), written
+    assert table.page.read_text(encoding="utf-8") == pages.page_text(name), written
+    jsonschema.Draft202012Validator.check_schema(json.loads(pages.schema_text(name)))
+
+
+NEEDED = {
+    "tables": {"dim": 4}, "filter": {"filter_freq": 1}, "storage": {"folder": "f", "memory": 1, "quota": 1},
+    "record": {"folder": "f"}, "tunnel": {"address": "a:1", "keys": "k"},
+}  # fmt: skip
+NEEDED_OF_ALL = {
+    "host.yaml": {}, "agent.yaml": {"device": "a", "platform": "http://a", "folder": "f", "keys": "k"}
+}  # fmt: skip
 
 
 def leaves(section, around=lambda value: value, key=""):
     """(key, Setting, function that makes a file's values of its value) of each setting without settings below."""
     for each in section.settings.values():
-        needed = {"dim": 4, "filter_freq": 1} if "tables" in key or each.key == "tables" else {}
-        needed |= {"folder": "f", "memory": 1, "quota": 1} if key.endswith(("storage", "record")) else {}
-        needed = {name: value for name, value in needed.items() if name in section.settings}
+        needed = NEEDED.get(key.rpartition(".")[2], {})
 
         def made(value, name=each.key, needed=needed, around=around):
             return around(needed | {name: value})
@@ -47,7 +54,11 @@ def leaves(section, around=lambda value: value, key=""):
             yield place, each, made
 
 
-LEAVES = {key: (setting, made) for key, setting, made in leaves(HOST)}
+LEAVES = {
+    f"{name}: {key}": (name, setting, made)
+    for name, table in pages.TABLES.items()
+    for key, setting, made in leaves(table.section, lambda values, needed=NEEDED_OF_ALL[name]: needed | values)
+}
 ENDLESS = [10**9, 2**63 - 1, 2**63]
 VALUES = [
     *ENDLESS,
@@ -58,15 +69,16 @@ VALUES = [
 ]  # fmt: skip
 
 
-def accepted(values, tmp_path):
-    problems = Problems(tmp_path / "host.yaml", {})
-    read(HOST, values, problems)
+def accepted(section, values, tmp_path):
+    problems = Problems(tmp_path / "settings.yaml", {})
+    read(section, values, problems)
     return not problems._found
 
 
 @pytest.mark.parametrize("key", LEAVES)
 def test_the_schema_accepts_what_the_reader_accepts(key, tmp_path):
-    (setting, made), schema = LEAVES[key], validator(pages.SCHEMA)
+    name, setting, made = LEAVES[key]
+    section, schema = pages.TABLES[name].section, validator(pages.TABLES[name].schema)
     for value in VALUES:
         # how much a text with a unit is, a schema cannot say
         has_unit = (
@@ -74,7 +86,7 @@ def test_the_schema_accepts_what_the_reader_accepts(key, tmp_path):
         )
         if not has_unit and not (setting.key == "mask_patterns" and value == ["*"]):  # no regular expression
             values = made(value)
-            assert accepted(values, tmp_path) == schema.is_valid(values), value
+            assert accepted(section, values, tmp_path) == schema.is_valid(values), value
 
 
 POLICIES = (vmhost.Limits, vmhost.BreakerPolicy, RecordPolicy, vmhost.DebugPolicy, vmhost.TaskPolicy, vmhost.Policy)
@@ -112,7 +124,7 @@ def test_defaults_are_those_of_the_policies():
 
 
 def read_default(key):
-    return pages.default_text(LEAVES[key][0])
+    return pages.default_text(LEAVES[f"host.yaml: {key}"][1])
 
 
 def test_all_problems_come_with_their_lines(tmp_path):

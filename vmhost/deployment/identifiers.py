@@ -5,7 +5,7 @@ import re
 
 from vmhost.deployment.errors import RefusedError
 
-_KINDS = {
+KINDS = {  # of a name: its pattern, and that in words
     "repository": (re.compile(r"[a-z0-9][a-z0-9_-]{0,62}"), "a-z, 0-9, _ and -, at most 63"),
     "branch": (re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}"), "letters, digits, _ and -, at most 63"),
     "version": (re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}"), "letters, digits and .+_-, at most 64"),
@@ -16,7 +16,7 @@ _KINDS = {
 
 def check(kind, name):
     """Returns `name` if it is valid for such a thing; RefusedError."""
-    pattern, expected = _KINDS[kind]
+    pattern, expected = KINDS[kind]
     if not isinstance(name, str) or not pattern.fullmatch(name):
         shown = name[:80] if isinstance(name, str) else name
         raise RefusedError(f"{kind} {shown!r}: expected a name of {expected} characters")

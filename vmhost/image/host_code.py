@@ -2,6 +2,7 @@
 
 `device/<dotted name>.py` replaces that module. The bundle includes CPython's importer, compiled without docstrings."""
 
+import ast
 import functools
 import marshal
 import platform
@@ -36,7 +37,6 @@ _LEFT_OUT = (
     "vmhost.executor",
     "vmhost.guest",
     "vmhost.host_tables",
-    "vmhost.settings.files",
     "vmhost.settings.host",
     "vmhost.settings.pages",
     "vmhost.image",
@@ -81,7 +81,12 @@ def host_code(*, agent=False, yaml=False):
         path, is_package = sources[name]
         source = path.read_bytes() if path.is_file() else b""  # namespace package
         code = without_columns(
-            compile_source(_without_patterns(source), f"host/{module_path(name, is_package)}.py", str(path), optimize=2)
+            compile_source(
+                _without_words(_without_patterns(source)),
+                f"host/{module_path(name, is_package)}.py",
+                str(path),
+                optimize=2,
+            )
         )
         modules[name] = Module(is_package, code)
         texts |= collect_texts(source)
@@ -104,6 +109,20 @@ def _without_patterns(source):
     if not re.search(r"\bre\.(?!compile\()", text) and "re.compile(" not in text:
         text = re.sub(r"^import re$", "", text, flags=re.MULTILINE)
     return text.encode()
+
+
+def _without_words(source):
+    """`source` without the words of its settings, which only pages and help show."""
+    if b"setting(" not in source:
+        return source
+    lines = source.splitlines(keepends=True)
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and len(node.args) > 1)
+    words = [node.args[1] for node in calls if isinstance(node.func, ast.Name) and node.func.id == "setting"]
+    for each in sorted(words, key=lambda each: (each.lineno, each.col_offset), reverse=True):
+        if each.lineno == each.end_lineno:
+            line = lines[each.lineno - 1]
+            lines[each.lineno - 1] = line[: each.col_offset] + b'""' + line[each.end_col_offset :]
+    return b"".join(lines)
 
 
 def _sources(agent, yaml):

@@ -8,8 +8,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from vmhost.bytecode.fields import shown
+from vmhost.bytecode.schema import validator
 from vmhost.pipeline.quantities import byte_count, milliseconds
-from vmhost.settings.files import SettingsFile
+from vmhost.settings.files import SettingsFile, near
 from vmhost.settings.host import host_settings, read_host_yaml
 
 _SCHEMA = Path(__file__).with_name("pipeline.schema.json")
@@ -77,8 +79,10 @@ class Configuration:
 
 def read_pipeline_yaml(path):
     """The Configuration in the file at `path`. ConfigurationError lists everything that is wrong with it."""
-    file = SettingsFile(path, _SCHEMA)
+    file = SettingsFile(path)
     values, problems, here = file.values, file.problems, file.folder
+    for error in validator(_SCHEMA).iter_errors(values):
+        _add_schema_error(problems, error)
     problems.stop()
     bundles = tuple(
         _existing(here, bundle, ("bundles", number), problems) for number, bundle in enumerate(values["bundles"])
@@ -130,6 +134,22 @@ def read_pipeline_yaml(path):
         keep_visits=values.get("keep_visits", False),
         tunnel=tunnel,
     )
+
+
+def _add_schema_error(problems, error):
+    where = list(error.absolute_path)
+    if error.validator == "additionalProperties":
+        known = error.schema["properties"]
+        for key in error.instance.keys() - known.keys():
+            problems.add([*where, key], f"unknown key; {near(key, known)}")
+    elif error.validator == "required":
+        for key in error.validator_value:
+            if key not in error.instance:
+                expected = error.schema["properties"][key].get("description", "a value")
+                problems.add(where, f"{key} is missing; expected {expected}")
+    else:
+        expected = error.schema.get("description", error.validator_value)
+        problems.add(where, f"expected {expected}, got {shown(error.instance)}")
 
 
 def _host_options(values, here, problems):

@@ -1,15 +1,11 @@
-"""Files in YAML: their values, the line of each key, and all problems at once, with file, line and key.
+"""Files in YAML or JSON, read by their tables: all problems at once, with file, line and key.
 
-`host.yaml` is read by its table (`vmhost.settings.host`); `pipeline.yaml` is checked against a JSON schema. There,
-`description` says what a value may be; a message consists of that, the value found, and, for an unknown key, a similar
-known one.
+Device images have this module; there may be no YAML reader then, and no lines of keys.
 """
 
 import copy
-import difflib
+import json
 import pathlib
-
-import yaml
 
 from vmhost.bytecode.fields import is_unicode, shown
 from vmhost.errors import ConfigurationError
@@ -22,16 +18,13 @@ _MAX_VALUES = 1_000_000  # with those that aliases repeat, which may be exponent
 class SettingsFile:
     """The settings in the file at `path`: `values`, the line of each key, and the problems found so far.
 
-    `schema`: the path of their JSON schema, for a file that has one instead of a table. ConfigurationError if the file
-    is not YAML.
+    `advice`: for a file that cannot be read. ConfigurationError if it is not YAML.
     """
 
-    def __init__(self, path, schema=None):
+    def __init__(self, path, advice=""):
         self.path = pathlib.Path(path)
-        self.values, lines = _parse(self.path)
+        self.values, lines = _parse(self.path, advice and f"; {advice}")
         self.problems = Problems(self.path, lines)
-        if schema is not None:
-            self.problems.check(self.values, schema)
 
     @property
     def folder(self):
@@ -40,7 +33,8 @@ class SettingsFile:
 
 
 class Problems:
-    """The problems of a file, each at its key's line. `part(*where)` is a view for the values below a key.
+    """The problems of a file, each at its key's line. `part(*where)` is a view for the values below a key. `lines`: of
+    keys, by their paths; None: unknown.
 
     `origins`: FILE:LINE of each setting that was read, by the names of the fields that lead to it, as tuples."""
 
@@ -64,38 +58,21 @@ class Problems:
 
     def place(self, where):
         """FILE:LINE of the key at this path."""
-        return f"{self._path}:{self._line((*self._prefix, *map(str, where)))}"
+        return self._place(self._line((*self._prefix, *map(str, where))))
+
+    def _place(self, line):
+        return f"{self._path}:{line}" if line else str(self._path)
 
     def _line(self, where):
+        if self._lines is None:
+            return 0
         known = next((where[:n] for n in range(len(where), 0, -1) if where[:n] in self._lines), ())
         return self._lines.get(known, 1)
-
-    def check(self, values, schema):
-        """Adds the violations of the JSON schema in the file `schema` by the values."""
-        from vmhost.bytecode.schema import validator
-
-        for error in validator(schema).iter_errors(values):
-            self._add_schema_error(error)
-
-    def _add_schema_error(self, error):
-        where = list(error.absolute_path)
-        if error.validator == "additionalProperties":
-            known = error.schema["properties"]
-            for key in error.instance.keys() - known.keys():
-                self.add([*where, key], f"unknown key; {_near(key, known)}")
-        elif error.validator == "required":
-            for key in error.validator_value:
-                if key not in error.instance:
-                    expected = error.schema["properties"][key].get("description", "a value")
-                    self.add(where, f"{key} is missing; expected {expected}")
-        else:
-            expected = error.schema.get("description", error.validator_value)
-            self.add(where, f"expected {expected}, got {shown(error.instance)}")
 
     def stop(self):
         """Raises ConfigurationError with all problems if there are any."""
         if self._found:
-            raise ConfigurationError("\n".join(f"{self._path}:{line}: {text}" for line, text in sorted(self._found)))
+            raise ConfigurationError("\n".join(f"{self._place(line)}: {text}" for line, text in sorted(self._found)))
 
 
 def read(kind, value, at):
@@ -133,7 +110,7 @@ def _read_section(section, value, at):
     found = {}
     for key, item in given.items():
         if (setting := section.settings.get(key)) is None:
-            at.add((key,), f"unknown key; {_near(key, section.settings)}")
+            at.add((key,), f"unknown key; {near(key, section.settings)}")
             continue
         part, result = found, read(setting.kind, item, at.part(key, names=setting.path))
         for name in setting.path[:-1]:
@@ -151,13 +128,19 @@ def _read_section(section, value, at):
         return at.add((), str(error))
 
 
-def _near(key, known):
-    near = difflib.get_close_matches(str(key), known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+def near(key, known):
+    """What to write instead of an unknown key."""
+    try:
+        import difflib
+    except ImportError:  # in a device image
+        found = []
+    else:
+        found = difflib.get_close_matches(str(key), known, 1)
+    return f"did you mean {found[0]!r}?" if found else f"expected one of {', '.join(known)}"
 
 
-def _parse(path):
-    """The values in the file, and the line of each key by its path."""
+def _parse(path, advice):
+    """The values in the file, and the line of each key by its path; None: unknown."""
     try:
         with open(path, "rb") as file:
             data = file.read(_MAX_BYTES + 1)
@@ -165,22 +148,31 @@ def _parse(path):
             raise ConfigurationError(f"{path}: expected at most {_MAX_BYTES >> 20} MiB of settings")
         text = data.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"{path}: cannot be read: {why}{advice}") from error
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        lines = {}
-        _note_lines(node, (), lines, path)
-        return _small(yaml.safe_load(text) or {}), lines
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigurationError(f"{path}:{line}: not YAML: {error.problem}") from error
-    except (
-        yaml.YAMLError,
-        RecursionError,
-        ValueError,
-        TypeError,
-    ) as error:  # the last two: invalid dates, lists as keys
-        raise ConfigurationError(f"{path}: not YAML: {error}") from error
+        values = _small(json.loads(text)) or {}
+    except (ValueError, RecursionError) as error:
+        values, not_json = None, error
+    try:
+        import yaml
+    except ImportError:
+        if values is None:
+            raise ConfigurationError(
+                f"{path}: not JSON, and YAML cannot be read here: {not_json}; write it as JSON, or make the image again"
+                " with `vmhost image OUT --with-agent --with-yaml`"
+            ) from None
+        return values, None
+    lines = {}
+    try:
+        _note_lines(yaml.compose(text, Loader=yaml.SafeLoader), (), lines, path)
+        return _small(yaml.safe_load(text)) or {} if values is None else values, lines
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:  # the last two: wrong dates, lists as keys
+        if values is not None:
+            return values, None
+        mark = getattr(error, "problem_mark", None)
+        line, problem = (f":{mark.line + 1}", error.problem) if mark else ("", " ".join(str(error).split()))
+        raise ConfigurationError(f"{path}{line}: not YAML: {problem}") from error
 
 
 def _small(value):
@@ -200,7 +192,7 @@ def _small(value):
 def _note_lines(node, where, lines, path):
     if len(lines) > _MAX_VALUES:
         raise ConfigurationError(f"{path}: expected at most {_MAX_VALUES:,} values; aliases (*name) repeat theirs")
-    if isinstance(node, yaml.MappingNode):
+    if getattr(node, "id", None) == "mapping":
         for key, value in node.value:
             inner = (*where, key.value)
             if inner in lines:
@@ -210,7 +202,7 @@ def _note_lines(node, where, lines, path):
                 )
             lines[inner] = key.start_mark.line + 1
             _note_lines(value, inner, lines, path)
-    elif isinstance(node, yaml.SequenceNode):
+    elif getattr(node, "id", None) == "sequence":
         for number, value in enumerate(node.value):
             inner = (*where, str(number))
             lines[inner] = value.start_mark.line + 1

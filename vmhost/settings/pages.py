@@ -1,34 +1,49 @@
 """What is generated from a table of settings: the JSON schema for editors, and the keys as a table in Markdown.
 
-`python -m vmhost.settings.pages` writes those of host.yaml; tests/vmhost/test_settings.py holds them to it."""
+`python -m vmhost.settings.pages` writes those of all TABLES; tests/vmhost/test_settings.py holds them to it."""
 
 import json
 import re
 from dataclasses import MISSING
 from pathlib import Path
+from typing import NamedTuple
 
 from vmhost.bytecode.quantities import SIZE_PATTERN, TIME_PATTERN
+from vmhost.deployment.device.settings import AGENT
 from vmhost.settings import kinds
 from vmhost.settings.host import HOST
 
+
+class Table(NamedTuple):
+    """A file's settings, the path of its schema, and that of the page that has its keys."""
+
+    section: kinds.Section
+    schema: Path
+    page: Path
+
+
 _ROOT = Path(__file__).parent.parent
-SCHEMA, PAGE = _ROOT / "host.schema.json", _ROOT.parent / "docs" / "host-yaml.md"
+_DOCS = _ROOT.parent / "docs"
+TABLES = {
+    "host.yaml": Table(HOST, _ROOT / "host.schema.json", _DOCS / "host-yaml.md"),
+    "agent.yaml": Table(AGENT, _ROOT / "deployment" / "device" / "agent.schema.json", _DOCS / "deployment.md"),
+}
 BEGIN, END = "<!-- written by python -m vmhost.settings.pages -->\n", "<!-- end -->\n"
 _TIMES = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1}
 _SIZES = {"TiB": 1 << 40, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 _BOUNDS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum"}
 
 
-def schema_text():
-    """The JSON schema of host.yaml."""
-    about = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "host.yaml"}
-    return _written(about | _schema(HOST, "#", {})) + "\n"
+def schema_text(name):
+    """The JSON schema of the file `name`."""
+    about = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name}
+    return _written(about | _schema(TABLES[name].section, "#", {})) + "\n"
 
 
-def page_text(text):
-    """docs/host-yaml.md, which is `text`, with its table of keys."""
-    begin, _, rest = text.partition(BEGIN)
-    rows = ["| key | value | default | |", "| --- | --- | --- | --- |", *_rows(HOST, "", {})]
+def page_text(name):
+    """The page of the file `name`, with its table of keys."""
+    begin, _, rest = TABLES[name].page.read_text(encoding="utf-8").partition(BEGIN)
+    rows = ["| key | value | default | |", "| --- | --- | --- | --- |", *_rows(TABLES[name].section, "", {})]
     return "".join([begin, BEGIN, *(f"{row}\n" for row in rows), END, rest.partition(END)[2]])
 
 
@@ -122,5 +137,6 @@ def _written(value, indent=""):
 
 
 if __name__ == "__main__":
-    SCHEMA.write_text(schema_text(), encoding="utf-8")
-    PAGE.write_text(page_text(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, table in TABLES.items():
+        table.schema.write_text(schema_text(name), encoding="utf-8")
+        table.page.write_text(page_text(name), encoding="utf-8")

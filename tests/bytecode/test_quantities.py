@@ -11,15 +11,16 @@ from vmhost import ConfigurationError, limits
 from vmhost.bytecode import quantities
 from vmhost.bytecode.spec import read_task
 from vmhost.deployment.cloud import alerts, audience, plan
-from vmhost.deployment.device import settings
 from vmhost.deployment.errors import RefusedError
 from vmhost.guest import stream
 from vmhost.pipeline import quantities as of_the_pipeline
 from vmhost.pipeline.features import definitions
-from vmhost.settings import pages
+from vmhost.pipeline.reach.settings import channel_settings
+from vmhost.settings import kinds, pages
 
 TIMES = {"us": 1, "ms": 1000, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
-SIZES = {"B": 1, "kB": 1000, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+SIZES = {"B": 1, "kB": 1000, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+SIZES |= {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 def written(units):
@@ -38,24 +39,53 @@ def task_yaml(tmp_path, limits_text):
     return read_task(tmp_path).limits
 
 
+def fields(kind):
+    """(file and key, reader) of each setting of that kind in the tables of files."""
+
+    def below(section, where):
+        for each in section.settings.values():
+            inner, key = getattr(each.kind, "item", each.kind), f"{where} {each.key}"
+            if isinstance(inner, kinds.Section):
+                yield from below(inner, key)
+            elif isinstance(inner, kind):
+                yield key, inner
+
+    return {key: found for name, table in pages.TABLES.items() for key, found in below(table.section, name)}
+
+
+TIME_FIELDS, SIZE_FIELDS = fields(kinds.Time), fields(kinds.Size)
+TO_SECONDS = [
+    quantities.seconds, limits.seconds, lambda text: plan.seconds(text, "here"), alerts.seconds
+]  # fmt: skip
+TO_MS = [
+    (quantities.milliseconds, ValueError),
+    (stream.milliseconds, stream.StreamError),
+    (of_the_pipeline.milliseconds, ValueError),
+    (lambda text: definitions._milliseconds(text, "here"), ConfigurationError),
+    (lambda text: channel_settings("c", {"log": True, "expires": text}).expires_ms, ConfigurationError),
+    (lambda text: channel_settings("c", {"log": True, "cap": {"count": 1, "per": text}}).caps[0].per_ms,
+     ConfigurationError),
+]  # fmt: skip
+
+
 @given(written(TIMES))
 def test_a_time_means_the_same_to_every_reader(parts):
     number, space, (unit, letters) = parts
     text, microseconds = f"{number}{space}{letters}", int(number) * TIMES[unit]
     assert re.search(quantities.TIME_PATTERN, text)
-    for read in (quantities.seconds, limits.seconds, lambda text: plan.seconds(text, "here"), alerts.seconds):
+    for read in TO_SECONDS:
         assert read(text) == microseconds / 10**6
-    assert settings.AGENT.settings["poll"].kind.given(text) == microseconds / 10**6
-    to_ms = [
-        (quantities.milliseconds, ValueError),
-        (stream.milliseconds, stream.StreamError),
-        (of_the_pipeline.milliseconds, ValueError),
-        (lambda text: definitions._milliseconds(text, "here"), ConfigurationError),
-    ]
-    for read, error in to_ms:
+    for key, kind in TIME_FIELDS.items():
+        if kind.accepts(microseconds / 10**6):
+            assert kind.given(text) == microseconds / 10**6, key
+        else:
+            with pytest.raises(kinds.Refused):
+                kind.given(text)
+    for read, error in TO_MS:
         if microseconds % 1000:
-            with pytest.raises(error, match="whole" if error is not stream.StreamError else "expected a duration"):
+            with pytest.raises(error, match="whole") as refused:
                 read(text)
+            assert str(refused.value).count("expected") == 1
         else:
             assert read(text) == microseconds // 1000
 
@@ -65,9 +95,16 @@ def test_a_size_means_the_same_to_every_reader(parts):
     number, space, (unit, letters) = parts
     text, size = f"{number}{space}{letters}", int(number) * SIZES[unit]
     assert re.search(quantities.SIZE_PATTERN, text)
-    for read in (quantities.byte_count, limits.byte_count, audience.size, of_the_pipeline.byte_count):
+    for read in (quantities.byte_count, limits.byte_count, audience.size):
         assert read(text) == size
-    assert settings.AGENT.settings["disk"].kind.given(text) == size
+    if size <= of_the_pipeline.MAX_MS:
+        assert of_the_pipeline.byte_count(text) == size
+    for key, kind in SIZE_FIELDS.items():
+        if kind.accepts(size):
+            assert kind.given(text) == size, key
+        else:
+            with pytest.raises(kinds.Refused):
+                kind.given(text)
 
 
 def test_the_files_with_a_schema_take_the_same(tmp_path):

@@ -801,7 +801,7 @@ def test_the_commands_show_audit_and_queue(tmp_path):
         ({"push": "https://a/b", "cap": {"count": 0, "per": "1 d"}}, "cap: count: expected a whole number from 1"),
         (
             {"push": "https://a/b", "cap": [{"count": 1, "per": "soon"}]},
-            "cap: per: expected a time such as 1 d, got 'soon'",
+            "cap: per: expected a time above zero such as 30 min, got 'soon'",
         ),
         (
             {"push": "https://a/b", "quiet": {"from": "22:00", "to": "25:00"}},

@@ -234,18 +234,11 @@ def _lowered(name, value, where, problems):
     """A time in whole milliseconds, a size in bytes, any other value unchanged."""
     if name in ("enter_closes", "count", "open_visits", "known_ids", "late_events"):
         return value
-    if name in ("size", "max_body"):
-        return _quantity(byte_count, value, where, problems, 1, "a size such as 64 MiB")
-    least, expected = (0, "a time") if name in _MAY_BE_ZERO else (1, "a time above zero")
-    return _quantity(milliseconds, value, where, problems, least, f"{expected} such as 30 min")
-
-
-def _quantity(read, value, where, problems, least, expected):
+    read, least = (byte_count, 1) if name in ("size", "max_body") else (milliseconds, int(name not in _MAY_BE_ZERO))
     try:
         return read(value, least)
     except ValueError as error:
-        whole = str(error).startswith("expected")  # whole milliseconds
-        problems.add(where, str(error) if whole else f"expected {expected}, got {value!r}")
+        problems.add(where, str(error))
         return least
 
 

@@ -108,7 +108,7 @@ def channel_settings(name, data, functions=()):
         try:
             options[to] = milliseconds(data.get(key, usual / 1000))
         except ValueError as error:
-            raise ConfigurationError(f"{here}: {key}: expected a time above zero such as 30 min, {error}") from None
+            raise ConfigurationError(f"{here}: {key}: {error}") from None
     options["tries"] = _whole(f"{here}: tries", data.get("tries", 6), 1, 100)
     options["caps"] = _caps(here, data.get("cap", ()))
     options["quiet"] = _quiet(here, data.get("quiet"))
@@ -188,7 +188,7 @@ def _caps(here, data):
         try:
             per_ms = milliseconds(one["per"])
         except ValueError as error:
-            raise ConfigurationError(f"{here}: cap: per: expected a time such as 1 d, {error}") from None
+            raise ConfigurationError(f"{here}: cap: per: {error}") from None
         caps.append(Cap(_whole(f"{here}: cap: count", one["count"], 1, 1_000_000), per_ms, f"{one['per']}"))
     return tuple(caps)
 

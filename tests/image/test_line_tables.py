@@ -1,10 +1,11 @@
-"""Code without column numbers still has the line of each instruction."""
+"""Code without column numbers still has the line of each instruction; the host's code leaves out words of settings."""
 
 import inspect
 import marshal
 
 import pytest
 
+from vmhost.image.host_code import host_code
 from vmhost.image.line_tables import without_columns
 
 BACKWARDS = (
@@ -42,3 +43,8 @@ def test_lines_stay_and_columns_go(source):
         assert list(new.co_lines()) == list(old.co_lines())
         assert {column for *_, column in new.co_positions()} <= {None}
         assert new.co_code == old.co_code and new.co_exceptiontable == old.co_exceptiontable
+
+
+def test_an_image_has_the_settings_without_their_words():
+    code = host_code(agent=True)[0]
+    assert b"disk_bytes" in code and b"maximum space for bundles" not in code

@@ -171,17 +171,24 @@ array *array_on_buffer(array_state *state, vme_buffer *buffer, int dtype, int ra
     self->t.buffer = buffer;
     self->t.data = data;
     self->flags = flags & ~(ARRAY_CONTIGUOUS | ARRAY_SCALAR);
-    int64_t step = vme_dtype_size((vme_dtype)dtype), size = 1;
-    bool contiguous = true;
+    int64_t step = vme_dtype_size((vme_dtype)dtype);
+    uint64_t size = 1;
+    bool contiguous = true, fits = true;
     for (int i = rank - 1; i >= 0; i--) {
         ((int64_t *)self->t.shape)[i] = shape[i];
         ((int64_t *)self->t.strides)[i] = strides != NULL ? strides[i] : step;
         if (shape[i] != 1 && self->t.strides[i] != step)
             contiguous = false;
-        step *= shape[i] == 0 ? 1 : shape[i];
-        size *= shape[i];
+        fits = !__builtin_mul_overflow(step, shape[i] == 0 ? 1 : shape[i], &step) && fits;
+        size *= (uint64_t)shape[i];
     }
-    self->size = size;
+    size_t bytes;
+    if (!fits) { /* an empty array whose other sizes are too large, or one element many times */
+        array_fail(state, vme_shape_bytes((vme_dtype)dtype, rank, shape, NULL, &bytes));
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->size = (int64_t)size;
     if (contiguous || size == 0)
         self->flags |= ARRAY_CONTIGUOUS;
     return self;
@@ -308,7 +315,8 @@ bool array_is_fortran(const array *of)
     for (int i = 0; i < of->t.rank; i++) {
         if (of->t.shape[i] != 1 && of->t.strides[i] != step)
             fortran = false;
-        step *= of->t.shape[i];
+        if (__builtin_mul_overflow(step, of->t.shape[i], &step))
+            fortran = false;
     }
     return fortran || of->size == 0;
 }

@@ -103,7 +103,7 @@ def a_runaway_call(text, folder, capfd):
 
 
 def a_task_in_a_host(text, folder, capfd):
-    assert re.match(r"\d \d HostStatistics", run_script(folder, text))
+    assert re.fullmatch(r"\d \d \d\n", run_script(folder, text))
 
 
 def arrays_in_tasks(text, folder, capfd):

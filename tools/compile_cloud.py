@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from vmhost.cli import run_alone
 from vmhost.cli.compile import command
+from vmhost.cli.examples import with_examples
 
 if __name__ == "__main__":
-    raise SystemExit(run_alone(command, "compile_cloud.py"))
+    raise SystemExit(run_alone(with_examples(command, "compile"), "compile_cloud.py"))

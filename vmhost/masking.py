@@ -186,10 +186,11 @@ class Masking:
 
 class CurrentMasking:
     """Masks as the Masking of `policy()` does, a host's Policy, which `Host.reload` may replace. It stays as it is when
-    that is None."""
+    that is None later: its host is gone."""
 
     def __init__(self, policy: "Any") -> None:
-        self._policy, self._made = policy, (None, None)
+        given = policy()
+        self._policy, self._made = policy, (given, given.masking())
 
     @property
     def now(self) -> Masking:

@@ -334,7 +334,7 @@ def fire(draw, dtype, zero):
     nodes = []
     for part, kernel, scale in (("one", 1, 0.5), ("three", 3, 0.7)):
         constants |= {
-            f"{part}_w": bytes_of(draw, "int8", 40, 16, kernel, kernel),
+            f"{part}_w": bytes_of(draw, "int8", 40, 16, kernel, kernel) // 2,  # sums of two products fit int16
             f"{part}_w_scale": numpy.float32(0.01),
             f"{part}_w_zero": numpy.int8(0),
             f"{part}_scale": numpy.float32(scale),
@@ -365,7 +365,8 @@ def fire(draw, dtype, zero):
 def test_parts_of_bytes_are_made_in_their_places():
     draw = numpy.random.default_rng(9)
     cases = [fire(draw, "uint8", 110), fire(draw, "int8", -10)]
-    for (data, given), [theirs] in zip(cases, networks.each_by_onnx_runtime(cases), strict=True):
+    answers = networks.each_by_onnx_runtime(cases, exact=False)  # it refuses QLinearConv otherwise
+    for (data, given), [theirs] in zip(cases, answers, strict=True):
         file = compile_model(data, "fire")
         for backend in backends():
             with on_backend(backend):

@@ -397,3 +397,22 @@ def test_wrong_options_of_serve_are_told(tmp_path, capsys):
     assert "--supervise needs a state folder" in capsys.readouterr().err
     assert main(["serve", str(tmp_path), "--crash-webhook", "ftp://x"]) == 2
     assert "--crash-webhook" in capsys.readouterr().err
+
+
+def test_notes_of_a_host_that_is_gone_hide_what_it_hid(tmp_path):
+    """And do not keep the lines of other hosts from their handlers."""
+    done = in_a_process(
+        """
+        import gc
+        from vmhost.runtime import crash_notes
+
+        host = vmhost.Host(state=sys.argv[1], policy=Policy(task=TaskPolicy(record=vmhost.RecordPolicy(
+            sys.argv[1] + "-records", mask_patterns=("email",)))))
+        del host  # which is not closed, and has logged nothing
+        gc.collect()
+        crash_notes._notes[0].lines("other", [(20, "mail ann@example.com")])
+        assert b"mail" in crash_notes._notes[0]._text and b"ann@" not in crash_notes._notes[0]._text
+        """,
+        tmp_path / "state",
+    )
+    assert done.returncode == 0, done.stderr

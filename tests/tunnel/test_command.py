@@ -70,7 +70,7 @@ def test_wrong_input_gets_one_error(keys, tmp_path, monkeypatch, capfd, argument
 def test_what_cannot_be_sent_waits(keys, tmp_path, capfd):
     arguments = ["send", tmp_path / "ann.sqlite", "--keys", keys, "--device", "ann", "--to", "localhost:1"]
     code, _, err = run_command(capfd, *arguments, "--message", "hello", "--timeout", "0.3")
-    assert code == 5 and "1 messages could not be sent within 0.3 s and wait in" in err
+    assert code == 5 and "1 message could not be sent within 0.3 s and wait in" in err
 
 
 def test_send_push_status(make_server, keys, tmp_path, capfd):

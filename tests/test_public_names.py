@@ -33,6 +33,7 @@ MODULES = (
     "vmhost.engine.runs",
     "vmhost.engine.tokenizers",
     "vmhost.guest",
+    "vmhost.guest.cascade",
     "vmhost.guest.metrics",
     "vmhost.guest.stream",
     "vmhost.guest.testing",

@@ -500,7 +500,7 @@ def test_functions_of_tasks_await_an_async_device(make_server, settings_of, tmp_
             answer = await asyncio.to_thread(functions["tunnel_classify"], {"ask": 5})
             assert answer == {"answer": {"label": 5}}
             gone = await asyncio.to_thread(task_functions(device, ["gone"])["tunnel_gone"], {"ask": 5})
-            assert gone == {"error": "nobody answers on channel gone", "offline": False}
+            assert gone == {"error": "nobody answers on channel gone", "offline": False, "late": False}
             with pytest.raises(TunnelError, match="runs on the loop"):
                 functions["tunnel_features"]({"send": b"bytes"})
 

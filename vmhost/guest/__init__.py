@@ -9,7 +9,8 @@ register           register(Class, to_plain, from_plain): lets values of a class
 PermissionDenied   raised (a PermissionError) for what task.yaml does not grant
 Stopped            raised (a BaseException) when the host stops the call
 
-`vmhost.guest.stream` has streams of events: windows, keys, reductions, joins.
+`vmhost.guest.stream` has streams of events: windows, keys, reductions, joins. `vmhost.guest.cascade` asks the cloud for
+what a small model is not sure of.
 """
 
 try:

@@ -7,6 +7,7 @@ import importlib
 
 _NAMES = {
     "AsyncDevice": "device",
+    "Batched": "batched",
     "Device": "device",
     "Server": "server",
     "Request": "worker",

@@ -8,7 +8,7 @@ A task with `permissions: {tunnel: [features]}` in its task.yaml may use the cha
     host.tunnel_features({"send": b"..."})                         # the message's id
     host.tunnel_classify({"ask": image, "timeout_s": 0.5})         # {"answer": value} or {"error": text, ...}
 
-A missing answer is not an error in the task: it gets {"error": text, "offline": True or False}.
+A missing answer is not an error in the task: it gets {"error": text, "offline": ..., "late": ...}, both true or false.
 """
 
 import re
@@ -92,6 +92,10 @@ def _function(device, channel):
         try:
             return {"answer": device.request(channel, value["ask"], value.get("timeout_s", LONGEST_S))}
         except (OfflineError, NoAnswerError, AnswerError) as error:
-            return {"error": str(error), "offline": isinstance(error, OfflineError)}
+            return {
+                "error": str(error),
+                "offline": isinstance(error, OfflineError),
+                "late": isinstance(error, NoAnswerError),
+            }
 
     return use

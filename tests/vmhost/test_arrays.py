@@ -470,3 +470,27 @@ SHAPES = """
 def test_the_shape_of_a_buffer_is_read_once():
     with vmhost.Host(allow_unsigned=True) as host:
         assert host.load(bundle(SHAPES))(None) == [[2, 3]] * 3
+
+
+EMPTY = """
+    from vmhost.guest import Buffer
+
+    def run(shapes):
+        told = []
+        for shape in shapes:
+            try:
+                buffer = Buffer(shape, "H")
+                told.append([list(memoryview(buffer).strides), buffer.nbytes])
+            except ValueError as error:
+                told.append(str(error))
+        return told
+"""
+
+
+def test_the_shape_of_an_empty_buffer_has_sizes_whose_product_fits():
+    """Its strides overflowed: the undefined-behaviour sanitizer saw that under random arguments."""
+    with vmhost.Host(allow_unsigned=True) as host:
+        fits, too_large = [(0, 2, 3), (2, 0, 3), (2, 3, 0)], [(0, 1, 2**62), (2**62, 2, 0), (2**61, 0, 2)]
+        assert host.load(bundle(EMPTY))([*fits, *too_large]) == [
+            [[12, 6, 2], 0], [[0, 6, 2], 0], [[0, 0, 2], 0], *["the shape is too large for memory"] * 3,
+        ]  # fmt: skip

@@ -68,7 +68,8 @@ static int item_size(const char *format)
     return 0;
 }
 
-/* Fills `view`; returns the total size in bytes, or -1 with an error set. */
+/* Fills `view`; returns the total size in bytes, or -1 with an error set. Without its dimensions of size 0 a shape must
+ * fit into memory too, as in NumPy: strides are products of some of its sizes. */
 static Py_ssize_t describe(vmh_view *view, const char *format, int dimensions, const Py_ssize_t *shape)
 {
     memset(view, 0, sizeof *view);
@@ -86,19 +87,21 @@ static Py_ssize_t describe(vmh_view *view, const char *format, int dimensions, c
     view->item_size = size;
     view->dimensions = dimensions;
     Py_ssize_t total = size;
+    bool empty = false;
     for (int i = 0; i < dimensions; i++) {
         if (shape[i] < 0) {
             PyErr_Format(PyExc_ValueError, "dimension %d is negative (%zd)", i, shape[i]);
             return -1;
         }
+        empty = empty || shape[i] == 0;
         if (shape[i] != 0 && total > PY_SSIZE_T_MAX / shape[i]) {
             PyErr_SetString(PyExc_ValueError, "the shape is too large for memory");
             return -1;
         }
-        total *= shape[i];
+        total *= shape[i] == 0 ? 1 : shape[i];
         view->shape[i] = shape[i];
     }
-    return total;
+    return empty ? 0 : total;
 }
 
 int vmh_buffer_from_object(PyObject *object, vmh_vm *vm, vmh_storage **storage, vmh_view *view)

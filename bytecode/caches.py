@@ -1,9 +1,9 @@
-"""Where this user's caches lie: the VMs' standard library of an installed vmhost, packages of tasks, recorded texts,
-compiled files.
+"""Where this user's caches lie: the VMs' standard library of an installed vmhost, packages of tasks, and what was
+compiled for functions that are sent.
 
-`$VMHOST_CACHE`, else `vmhost` in `$XDG_CACHE_HOME`, else `~/.cache/vmhost`. Where there is none that can be written, as
-in a container with a read-only home, a new folder of this process, which is removed when it ends: a name that others
-could guess might be theirs already.
+`$VMHOST_CACHE`, else `vmhost` in `$XDG_CACHE_HOME`, else `~/.cache/vmhost`. Where there is none that this user, and no
+other, can write, as in a container with a read-only home, a new folder of this process, which is removed when it ends:
+a name that others could guess might be theirs already.
 """
 
 import atexit
@@ -36,6 +36,8 @@ def folder():
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(13, "it cannot be written")
+        if not is_only_ours(path.stat()):
+            raise PermissionError(13, "it belongs to another user or is writable by others")
     except OSError as error:
         if os.environ.get("VMHOST_CACHE"):
             raise

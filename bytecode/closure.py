@@ -182,7 +182,7 @@ def closure_of_module(
     imports of installed packages that can wait are left out (postponing.py). `kept`: the Compilations that keep what
     imports of installed packages bring."""
     text = source.encode() if isinstance(source, str) else source
-    given = Source(module_name, str(filename or f"<{module_name}>"), is_package, text)
+    given = _nameable(Source(module_name, str(filename or f"<{module_name}>"), is_package, text))
     later = {}
     folders = Folders(roots)
 
@@ -190,7 +190,7 @@ def closure_of_module(
         if name == module_name:
             return waiting(given)
         if (found := folders.find(name)) is not None:
-            return waiting(Source(name, str(found[0]), found[1], folders.read(found[0])))
+            return waiting(_nameable(Source(name, str(found[0]), found[1], folders.read(found[0]))))
         if module_name.startswith(name + "."):
             return Source(name, f"<{name}>", True, b"")  # a parent package that is not under the roots
         return None
@@ -260,6 +260,16 @@ def _statements(gaps, bind):
         parts += [bind(node, alias, message) for alias, message in reasons.items() if alias.name != "*"]
         statements.append((node, "; ".join(parts or ["pass"])))
     return statements
+
+
+def _nameable(source):
+    """The Source; CompileError if its path is not UTF-8, as VMs name files."""
+    try:
+        source.path.encode()
+    except UnicodeEncodeError:
+        shown = source.path.encode(errors="backslashreplace").decode()
+        raise CompileError([Diagnostic(shown, 0, "its path is not UTF-8, and VMs cannot name it; rename it")]) from None
+    return source
 
 
 def _read(name, path, is_package):

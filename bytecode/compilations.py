@@ -31,25 +31,26 @@ _DIGEST = hashlib.sha256().digest_size
 class Compilations:
     """The entries in one folder."""
 
-    def __init__(self, folder):
-        self._folder, self._wrote = folder, False
+    def __init__(self, folder, now):
+        self._folder, self._now, self._wrote = folder, now, False
 
     @classmethod
-    def usual(cls):
-        """Those in this user's cache folder; None where that cannot be used."""
-        home, now = caches.usual(), _now()
+    def usual(cls, *makers):
+        """Those in this user's cache folder; None where that cannot be used. `makers`: the source files of what makes
+        and reads the entries, beside the compiler: each state of them has its own."""
+        home, now = caches.usual(), _now(makers)
         if home is None or now is None:
             return None
         folder = home / "compiled"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return cls(folder) if all(caches.is_only_ours(each.stat()) for each in (home, folder)) else None
+            return cls(folder, now) if all(caches.is_only_ours(each.stat()) for each in (home, folder)) else None
         except OSError:
             return None
 
     def key(self, kind, *parts):
         """The name of the entry of this `kind` that is determined by `parts`, plain values."""
-        return hashlib.sha256(_now() + msgpack.packb((kind, parts))).hexdigest()
+        return hashlib.sha256(self._now + _packed((kind, parts))).hexdigest()
 
     def get(self, key):
         """The plain value kept under `key`; None if there is none that can be trusted."""
@@ -62,15 +63,16 @@ class Compilations:
                 data = file.read()
             if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
                 return None
-            if found.st_mtime < time.time() - _FRESH_S:
-                os.utime(path)
         except OSError:
             return None
-        return msgpack.unpackb(data[_DIGEST:], use_list=False, strict_map_key=False)
+        if found.st_mtime < time.time() - _FRESH_S:
+            with contextlib.suppress(OSError):  # a folder that can only be read serves all the same
+                os.utime(path)
+        return msgpack.unpackb(data[_DIGEST:], use_list=False, strict_map_key=False, unicode_errors="surrogatepass")
 
     def put(self, key, value):
         """Keeps the plain value under `key`, if it can be written."""
-        data = msgpack.packb(value)
+        data = _packed(value)
         with contextlib.suppress(OSError):
             descriptor, unfinished = tempfile.mkstemp(dir=self._folder)  # of mode 0600; readers see none or all of it
             try:
@@ -102,19 +104,24 @@ class Compilations:
                 size -= gone
 
 
+def _packed(value):
+    return msgpack.packb(value, unicode_errors="surrogatepass")  # paths that are not UTF-8 have surrogates
+
+
 def _opened(path, flags):
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 @functools.cache
-def _now():
-    """A digest of the compiler and of what VMs offer, which all entries depend on; None if it has no sources."""
+def _now(makers):
+    """A digest of the compiler, of the files `makers`, and of what VMs offer, which all entries depend on; None if one
+    has no sources."""
     found = hashlib.sha256(f"{sys.version}\0{sys.platform}\0{sysconfig.get_path('stdlib')}\0".encode())
     try:
         for folder in offered_folders():
             names = sorted(name for name in os.listdir(folder) if name != "__pycache__")
             found.update(f"{names}\0".encode())
-        for path in sorted(Path(__file__).parent.rglob("*.py")):
+        for path in (*sorted(Path(__file__).parent.rglob("*.py")), *makers):
             found.update(f"\0{path.name}\0".encode() + path.read_bytes())
     except OSError:
         return None

@@ -2,8 +2,8 @@
 
 Packages generate Python and compile it when they are imported or used: attrs' methods, networkx's decorators,
 templates. `record` runs a task's imports, and a script of the user's, in plain Python, and writes every such text to
-`recorded.json` beside task.yaml. `record_imports` runs the imports alone, and repeats that when the sources change.
-`read_record` turns the texts into bundle entries: code by digest.
+`recorded.json` beside task.yaml. `record_imports` runs the imports alone, and repeats that when the sources change;
+`recorded_imports` does so for a running program. `read_record` turns the texts into bundle entries: code by digest.
 
 A record also has the texts that programs parse into syntax trees, the trees that they compile, and the names of the
 modules whose sources they read: the bundle gets the parsed trees, the code of the compiled ones, and the sources.
@@ -111,25 +111,43 @@ def record(program, script):
 
 
 def record_imports(program, sources):
-    """Records the imports of a `program` for which no script was run; again when `sources` changed.
+    """Records the imports of a task for which no script was run; again when `sources` changed.
 
     Returns what is Recorded, and the problems as Diagnostics. CompileError for a damaged record."""
-    stamp, problems = program.stamp(sources), []
+    stamp = program.stamp(sources)
     if program.path.exists() and _read(program.path).get("imports", stamp) == stamp:
         return read_record(program.path), ()
+    texts, problems = _of_imports(program)
+    if not problems:
+        try:
+            write_record(program.path, texts, {"imports": stamp})
+        except OSError as error:
+            message = f"can't be written: {error.strerror}; each compilation imports the program again"
+            problems = (Diagnostic(str(program.path), 0, message),)
+    return _compiled(texts), problems
+
+
+def recorded_imports(program, sources, kept):
+    """The same for the imports of a running program, whose texts are kept in `kept`, Compilations or None."""
+    key = kept and kept.key("texts of imports", program.stamp(sources))
+    texts, problems = kept and kept.get(key), ()
+    if texts is None:
+        texts, problems = _of_imports(program)
+        if kept and not problems:
+            kept.put(key, texts)
+    return _compiled(texts), problems
+
+
+def _of_imports(program):
+    """The texts of its imports, and the problems as Diagnostics: with any, it may be other texts tomorrow."""
     try:
         texts, problem = _run(program)
     except CompileError as error:
-        return Recorded(), error.diagnostics
-    if problem is not None:
-        message = f"fails with what a VM has, so that texts which packages compile may be missing: {problem}"
-        return _compiled(texts), (Diagnostic(f"import {program.entry}", 0, message),)  # not kept: it may work tomorrow
-    try:
-        write_record(program.path, texts, {"imports": stamp})
-    except OSError as error:
-        message = f"can't be written: {error.strerror}; each compilation imports the program again"
-        problems.append(Diagnostic(str(program.path), 0, message))
-    return _compiled(texts), tuple(problems)
+        return [], tuple(error.diagnostics)
+    if problem is None:
+        return texts, ()
+    message = f"fails with what a VM has, so that texts which packages compile may be missing: {problem}"
+    return texts, (Diagnostic(f"import {program.entry}", 0, message),)
 
 
 def _run(program, script=""):

@@ -1,5 +1,6 @@
 """What is compiled for functions that are sent, kept on disk for other processes."""
 
+import errno
 import json
 import os
 import resource
@@ -12,6 +13,7 @@ import pytest
 from vmhost.bytecode import caches, compilations
 from vmhost.bytecode.closure import closure_of_module
 from vmhost.bytecode.compilations import Compilations
+from vmhost.bytecode.errors import CompileError
 from vmhost.runtime import luggage, packing, program_packages
 
 PACKAGES = {
@@ -115,6 +117,46 @@ def test_damaged_entries_are_made_again(home):
     result, count = ended(started(home))
     assert result == 12 and count > 4
     assert ended(started(home)) == [12, 0]
+
+
+def test_whatever_file_of_the_cache_is_damaged_is_made_again(home):
+    text = 'exec(compile("def generated(): return 7", "<made>", "exec"))\nVALUE = generated()\n'
+    (home / "site-packages" / "heavy" / "part.py").write_text(text)
+    result, count = ended(started(home))
+    assert result == 12 and count > 4 and ended(started(home)) == [12, 0]
+    for path in (home / "cache").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:50])
+    result, count = ended(started(home))
+    assert result == 12 and count > 4 and ended(started(home)) == [12, 0]
+
+
+def test_an_old_entry_in_a_folder_that_can_only_be_read(home, monkeypatch):
+    kept = Compilations.usual()
+    key = kept.key("kind")
+    kept.put(key, "value")
+    os.utime(home / "cache" / "compiled" / key, (0, 0))
+
+    def refused(path):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", refused)
+    assert kept.get(key) == "value"
+
+
+def test_paths_that_are_not_utf_8(home):
+    kept, path = Compilations.usual(), os.fsdecode(b"\xff.py")
+    kept.put(kept.key(path), (path, {path: None}))
+    assert kept.get(kept.key(path)) == (path, {path: None})
+    odd = home / os.fsdecode(b"odd\xff")
+    odd.mkdir()
+    source = luggage.ModuleSource("m", b"", str(odd / "m.py"), False, str(odd))
+    with pytest.raises(CompileError, match=r"odd\\udcff/m.py: its path is not UTF-8.*rename it"):
+        luggage.luggage_of(source, (str(odd),), None)
+    (odd / "other.py").touch()
+    source = luggage.ModuleSource("m", b"import other", str(home / "m.py"), False, str(home))
+    with pytest.raises(CompileError, match=r"odd\\udcff/other.py: its path is not UTF-8"):
+        luggage.luggage_of(source, (str(home), str(odd)), None)
 
 
 def test_processes_that_begin_at_once(home):
@@ -273,8 +315,24 @@ def test_a_kept_luggage_is_used_only_while_all_that_it_holds_is_the_same(home, m
     changed.write_text(text)
     second = found()
     assert len(packs) == 2
-    monkeypatch.setattr(luggage.Compilations, "usual", lambda: None)
+    monkeypatch.setattr(luggage.Compilations, "usual", lambda *_: None)
     assert second == found()
+
+
+def test_another_state_of_what_makes_the_luggage_has_entries_of_its_own(home, monkeypatch):
+    source = luggage.ModuleSource("m", b"import heavy.part", str(home / "m.py"), False, str(home))
+    maker, packs, pack = home / "maker.py", [], packing.pack
+    monkeypatch.setattr(luggage, "_MAKERS", (maker,))
+    monkeypatch.setattr(packing, "pack", lambda *arguments: packs.append(arguments) or pack(*arguments))
+    for text, expected in (("", 1), ("", 1), ("other", 2), ("", 2)):
+        maker.write_text(text)
+        luggage._compiled.clear()
+        compilations._now.cache_clear()  # as in another process
+        luggage.luggage_of(source, (str(home), str(home / "site-packages")), None)
+        assert len(packs) == expected
+    maker.unlink()
+    compilations._now.cache_clear()
+    assert Compilations.usual(maker) is None, "an installation without sources"
 
 
 def test_what_is_kept_of_real_packages_is_what_reading_them_gives(home):

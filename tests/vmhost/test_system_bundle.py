@@ -12,7 +12,9 @@ from tests.hosts import ROOT
 from vmhost import host
 from vmhost.bytecode import caches
 from vmhost.bytecode.acceptance import is_accepted
+from vmhost.bytecode.errors import TaskSpecError
 from vmhost.bytecode.format import Manifest, Module, read_bundle, write_bundle
+from vmhost.bytecode.packages import cache_folder
 from vmhost.errors import ConfigurationError
 from vmhost.isolation.vm import core
 from vmhost.runtime import system_bundle as module
@@ -99,6 +101,18 @@ def test_a_cache_that_was_named_and_cannot_be_written_is_an_error(tmp_path, cach
         ConfigurationError, match=r"file/below: .* cannot be kept here \(Not a directory\); set VMHOST_CACHE"
     ):
         system_bundle(tmp_path / "missing")
+
+
+def test_a_cache_that_others_can_write_is_used_for_nothing(tmp_path, cache, monkeypatch, caplog):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "vmhost").mkdir()
+    (tmp_path / "open" / "vmhost").chmod(0o777)
+    monkeypatch.setenv("VMHOST_CACHE", str(tmp_path / "open" / "vmhost"))
+    with pytest.raises(TaskSpecError, match=r"open/vmhost: cannot be used: .* is writable by others"):
+        cache_folder("packages")
+    monkeypatch.delenv("VMHOST_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "open"))
+    assert tmp_path not in cache_folder("packages").parents and "is writable by others" in caplog.text
 
 
 def test_without_a_home_that_can_be_written_the_folder_is_the_process_s_own(tmp_path, cache, monkeypatch, caplog):

@@ -18,6 +18,7 @@ from vmhost.bytecode.lookup import still_hold
 from vmhost.bytecode.postponing import Postponed
 from vmhost.runtime import program_packages
 
+_MAKERS = tuple(Path(__file__).with_name(name) for name in ("luggage.py", "packing.py", "program_packages.py"))
 _compiled = {}  # (ModuleSource, roots, is_own) -> ({path: stamp}, Luggage)
 _compiled_lock = threading.Lock()
 
@@ -69,7 +70,7 @@ def luggage_of(source, roots, packages, is_own=True):
         known = _compiled.get((source, roots, is_own))
     if known is not None and _stamps(known[0]) == known[0]:
         return known[1]
-    kept = None if os.environ.get(program_packages.IN_RECORDER) else Compilations.usual()
+    kept = None if os.environ.get(program_packages.IN_RECORDER) else Compilations.usual(*_MAKERS)
     script = program_packages.script()
     key = kept and kept.key(
         "luggage",

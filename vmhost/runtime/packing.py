@@ -10,15 +10,14 @@ import os
 import re
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from vmhost.bytecode.closure import closure_of_module, is_installed
 from vmhost.bytecode.compiler import code_of
 from vmhost.bytecode.format import Module
 from vmhost.bytecode.inert import table
-from vmhost.bytecode.packages import cache_folder, files_of, packages_in
-from vmhost.bytecode.recording import Program, Recorded, read_record, record_imports
+from vmhost.bytecode.packages import files_of, packages_in
+from vmhost.bytecode.recording import Program, Recorded, read_record, recorded_imports
 from vmhost.bytecode.texts import absence
 from vmhost.runtime import program_packages
 from vmhost.runtime.luggage import Luggage, Packed, digest_of, state_of_packages
@@ -48,7 +47,7 @@ def pack(source, roots, packages, is_own, kept):
         texts.update(of_code)
     sites = _sites(closure)
     files, linked, described = _files(sites)
-    recorded, is_final = _of_imports(closure, source.name, tuple(sites))
+    recorded, is_final = _of_imports(closure, source.name, tuple(sites), kept)
     records, script = [recorded], program_packages.script()
     others = {path: digest_of(path) for path in described}
     if script is not None and not os.environ.get(program_packages.IN_RECORDER):
@@ -113,7 +112,7 @@ def _files(sites):
     return files, linked, described
 
 
-def _of_imports(closure, module, sites):
+def _of_imports(closure, module, sites, kept):
     """What is Recorded of the imports of `module`, and whether it is final."""
     package_sources = [source for source in closure.sources.values() if is_installed(source)]
     if not sites or os.environ.get(program_packages.IN_RECORDER):
@@ -136,12 +135,7 @@ def _of_imports(closure, module, sites):
         folder=absolute(),
         environment={program_packages.IN_RECORDER: "1"},
     )
-    kept = cache_folder("texts")
-    try:
-        kept.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        _log.debug("%s: can't be written: %s", kept, error.strerror)
-    found, problems = record_imports(replace(program, path=kept / f"{program.stamp(texts)}.json"), texts)
+    found, problems = recorded_imports(program, texts, kept)
     for problem in problems:
         _log.warning("%s", problem)
     return found, not problems

@@ -103,7 +103,9 @@ AGENT = {"device": "kitchen-1", "platform": "http://localhost:1", "folder": "sta
         ("facts: {load: .nan}", "facts.load: expected text, numbers or lists"),
         ("facts: {2: x}", "facts.2: expected a name in quotes"),
         ("facts: [x]", "facts: expected a mapping of names to facts"),
-        ("token: 5", "token: expected a text in quotes, got 5"),
+        ("token: 5", "token: expected a text in quotes, of visible ASCII characters, got 5"),
+        ('token: "a\\0b"', "token: expected a text in quotes"),
+        ("token: €", "token: expected a text in quotes"),
         ("token_file: [x]", "token_file: expected the path of a file"),
         ("token_file: nowhere", "token_file: .*/nowhere: cannot be read: No such file"),
         ("root: 2024-05-03", "root: expected the path of a file"),
@@ -119,6 +121,40 @@ def test_agent_yaml_with_wrong_types_is_refused_with_the_place(tmp_path, text, m
     path.write_text("".join(f"{key}: {value}\n" for key, value in AGENT.items()) + text + "\n")
     with pytest.raises(ConfigurationError, match=f"agent.yaml:5: {message}"):
         settings.read(path)
+
+
+@pytest.mark.parametrize(
+    "held", [b"", b"\n", b"secret one", b"secret\none", b"secret\xff", b"secret\0", b"s" * (1 << 17)]
+)
+def test_a_token_file_without_one_token_is_told_and_not_shown(tmp_path, held):
+    path = tmp_path / "agent.yaml"
+    path.write_text(json.dumps(AGENT | {"token_file": "token"}))
+    (tmp_path / "token").write_bytes(b" secret+/=\r\n")
+    assert settings.read(path).token == "secret+/="
+    (tmp_path / "token").write_bytes(held)
+    with pytest.raises(ConfigurationError, match="token_file: .*/token: expected one token, ") as failed:
+        settings.read(path)
+    assert "secret" not in str(failed.value) and "ss" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "is_one"),
+    [
+        *((f"https://{rest}", True) for rest in ("p.example/", "p.example:443/a/b", "[::1]:8470", "bücher.example")),
+        *(
+            (f"http://{rest}", False)
+            for rest in ("", "/a", ":80", "p:x", "a\0", "p/\0", "u@p", "[::1", "p/ a", "p/é", "p/?a", "p?a", "p/#a")
+        ),
+    ],
+)
+def test_an_address_that_no_request_can_go_to_is_refused_at_once(tmp_path, address, is_one):
+    path = tmp_path / "agent.yaml"
+    path.write_text(json.dumps(AGENT | {"platform": address}))
+    if is_one:
+        assert settings.read(path).platform == address.rstrip("/")
+    else:
+        with pytest.raises(ConfigurationError, match="platform: expected an address such as https://platform.example"):
+            settings.read(path)
 
 
 def test_agent_yaml_names_all_that_is_wrong_also_in_json_and_where_no_yaml_is_read(tmp_path, monkeypatch):

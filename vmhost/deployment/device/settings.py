@@ -14,6 +14,8 @@ from vmhost.settings.kinds import Kind, Named, Part, Path, Section, Setting, Siz
 _VERSIONS = ("app", "host", "python")  # facts that audiences compare as versions
 _NAME, _NAMES = identifiers.KINDS["device"]
 _KEYS = Path("the path of a file or folder of public keys")
+_TOKEN = Text("a text in quotes, of visible ASCII characters", re.compile(r"[!-~]+"))  # it goes into an HTTP header
+_ADDRESS = re.compile(r"https?://(?:[^\s\x00-\x1f\x7f/?#:@\[\]]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[!$->@-~]*)?")
 
 
 class _Fact(Kind):
@@ -50,12 +52,10 @@ class Settings:
 
     device: str = setting(Text(f"a name of {_NAMES} characters", _NAME), "the device's name")
     platform: str = setting(
-        Text("an address such as https://platform.example", re.compile(r"https?://[^/?#:@\s]\S*")),
+        Text("an address such as https://platform.example", _ADDRESS),
         "the deployment platform",
     )
-    token: str | None = setting(
-        Text("a text in quotes", re.compile(r"\S+")), "the fleet's token, with which the device joins", None
-    )
+    token: str | None = setting(_TOKEN, "the fleet's token, with which the device joins", None)
     token_file: object = setting(Path("the path of a file"), "has the token instead", None)
     folder: object = setting(Path("the path of a folder"), "the device's state; no other agent may use it")
     keys: object = setting(_KEYS, "trusted signers of bundles")
@@ -103,11 +103,13 @@ def read(path):
         problems.add(("debugging",), "comes by the tunnel; name one (`tunnel`), or say never")
     if given.get("token") is None and given.get("token_file") is not None:
         try:
-            given["token"] = given["token_file"].read_text(encoding="ascii").strip()
-        except (OSError, ValueError) as error:
-            problems.add(
-                ("token_file",), f"{given['token_file']}: cannot be read: {getattr(error, 'strerror', None) or error}"
-            )
+            with open(given["token_file"], "rb") as tokens:
+                given["token"] = tokens.read(_TOKEN.max_chars + 2).decode("latin-1").strip()
+        except OSError as error:
+            problems.add(("token_file",), f"{given['token_file']}: cannot be read: {error.strerror}")
+        else:
+            if not _TOKEN.accepts(given["token"]):  # and it is not shown
+                problems.add(("token_file",), f"{given['token_file']}: expected one token, {_TOKEN.words}")
     problems.stop()
     given["platform"] = given["platform"].rstrip("/")
     if "debugging" in given:

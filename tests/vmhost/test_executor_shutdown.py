@@ -6,13 +6,14 @@ import os
 import textwrap
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 
 import vmhost
 from tests import warm
-from tests.hosts import in_a_process
+from tests.hosts import in_a_process, until
 from tests.vmhost import functions
 from vmhost.runtime import service
 
@@ -163,6 +164,22 @@ def test_a_map_whose_executor_cancels_raises_cancelled_error(gate):
         next(results)
     gate.touch()
     executor.shutdown()
+
+
+def test_an_executor_that_only_a_callback_holds_ends(gate):
+    executor = vmhost.VMExecutor(1)
+    future, heard = running_call(executor, gate), threading.Event()
+    future.add_done_callback(lambda done, held=executor: heard.set())
+    gate.touch()
+    heard.wait()
+    dropped = weakref.ref(executor)
+    del executor, future
+
+    def is_gone():
+        gc.collect()
+        return dropped() is None
+
+    until(is_gone)
 
 
 def test_shutdown_from_a_callback():

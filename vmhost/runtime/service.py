@@ -806,3 +806,4 @@ def _work_off(work):
             _thread.interrupt_main()
         except BaseException:  # SystemExit too: without this thread no later callback would run
             _log.exception("vmhost: a callback failed")
+        act = None  # keep nothing alive during the wait: a callback may hold the executor whose end stops this thread

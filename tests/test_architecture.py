@@ -56,6 +56,7 @@ ROOMS = {
     "vmhost/settings/pages.py": {
         "vmhost.bytecode.quantities",
         "vmhost.deployment.device.settings",
+        "vmhost.pipeline",
         "vmhost.settings",
     },
     "vmhost/settings": {

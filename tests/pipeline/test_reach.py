@@ -798,19 +798,19 @@ def test_the_commands_show_audit_and_queue(tmp_path):
     [
         ({"push": "file:///x"}, "push: expected an address such as https://host/path"),
         ({"push": "https://a/b", "log": True}, "expected one of push"),
-        ({"push": "https://a/b", "cap": {"count": 0, "per": "1 d"}}, "cap: count: expected a whole number from 1"),
+        ({"push": "https://a/b", "cap": {"count": 0, "per": "1 d"}}, "cap.count: expected a whole number from 1"),
         (
             {"push": "https://a/b", "cap": [{"count": 1, "per": "soon"}]},
-            "cap: per: expected a time above zero such as 30 min, got 'soon'",
+            "cap.0.per: expected a time such as 500 ms, 30 min or 7 d, got 'soon'",
         ),
         (
             {"push": "https://a/b", "quiet": {"from": "22:00", "to": "25:00"}},
-            'to: expected a time of day such as "22:00"',
+            'quiet.to: expected a time of day such as "08:00"',
         ),
         ({"push": "https://a/b", "quiet": {"from": "22:00", "to": "08:00", "zone": "Mars"}}, "expected a zone of this"),
-        ({"push": "https://a/b", "headers": {"X": "a\r\nY: b"}}, "headers: expected names and printable"),
+        ({"push": "https://a/b", "headers": {"X": "a\r\nY: b"}}, "headers.X: expected a printable ASCII text"),
         ({"push": "https://a/b", "timeout": 0}, "timeout: expected a time above zero"),
-        ({"push": "https://a/b", "then": ["x"]}, "there is no key 'then' for push"),
+        ({"push": "https://a/b", "then": ["x"]}, "then: belongs to channels with walle_task"),
         ({"poplayer": "0.0.0.0:80"}, "expected an address of this machine's loopback"),
         ({"ut": "../x"}, "ut: expected the name of a file"),
         ({"native_callback": "gone"}, "there is no host function 'gone'; there are"),
@@ -832,7 +832,7 @@ def test_a_channel_that_cannot_be_is_refused_with_its_place(tmp_path, channel, m
         ({"percent": 101}, "percent: expected a number from 0 to 100"),
         ({"of": "device", "percent": 1}, "the profile has no `device`"),
         ({"salt": "x"}, "`of` and `salt` go with `percent`"),
-        ({"who": 1}, "expected a mapping with any of where"),
+        ({"who": 1}, "who: unknown key; expected one of where"),
     ],
 )
 def test_an_audience_that_cannot_be_is_refused(tmp_path, audience, message):

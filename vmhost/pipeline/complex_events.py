@@ -157,9 +157,7 @@ def rule_settings(data, place="rule"):
         if key not in _KEYS:
             raise ConfigurationError(f"{place}: {name}: there is no key {key!r}; there are {', '.join(_KEYS)}")
     here = f"{place}: {name}"
-    sending = sending_of(here, data)
-    timeout = None if data.get("timeout") is None else sending_of(here, {"then": data["timeout"]}, "timeout")["then"]
-    return RuleSettings(name, data.get("by", "key"), data, timeout=timeout, **sending)
+    return RuleSettings(name, data.get("by", "key"), data, **sending_of(here, data))
 
 
 class ComplexEvents:

@@ -1,5 +1,5 @@
-"""`pipeline.yaml`: read, and checked against `pipeline.schema.json`. All problems are reported at once, with file, line
-and key. docs/pipeline-yaml.md describes the keys. Paths in it are relative to the file's folder.
+"""The table of `pipeline.yaml`, and its reader: all problems at once, with file, line and key. The schema and the page
+in docs are written from it (`vmhost.settings.pages`). Paths in the file are relative to its folder.
 """
 
 import difflib
@@ -8,28 +8,50 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from vmhost.bytecode.fields import shown
-from vmhost.bytecode.schema import validator
-from vmhost.pipeline.quantities import byte_count, milliseconds
-from vmhost.settings.files import SettingsFile, near
+from vmhost.pipeline.intake import ENTER_CLOSES, Intake
+from vmhost.pipeline.quantities import Milliseconds
+from vmhost.pipeline.reach.audience import AUDIENCE
+from vmhost.pipeline.reach.settings import CHANNEL, LOOPBACK, TASK, kind_of
+from vmhost.pipeline.store import DURABILITIES, EventStore
+from vmhost.settings import kinds
+from vmhost.settings.either import Either, Raw
+from vmhost.settings.files import SettingsFile, read
 from vmhost.settings.host import host_settings, read_host_yaml
+from vmhost.settings.kinds import Choice, Flag, Items, Named, Refused, Section, Setting, Size, Text, Whole, setting
 
-_SCHEMA = Path(__file__).with_name("pipeline.schema.json")
 STDIN = "-"
-# key -> argument of Pipeline, or of Intake
-_RETENTION = {"age": "max_age_ms", "count": "max_count", "size": "max_bytes"}
-_INTAKE = {
-    "lateness": "lateness_ms",
-    "visit_timeout": "visit_timeout_ms",
-    "idle_time": "idle_ms",
-    "ahead": "ahead_ms",
-    "ids_time": "ids_ms",
-    "enter_closes": "enter_closes",
-}
-_LIMITS = {"open_visits": "max_visits", "known_ids": "max_ids", "late_events": "max_late"}
-_MAY_BE_ZERO = {"lateness", "ahead"}
 MAX_BODY_BYTES = 4 << 20  # of one request: some 3,500 events of 1.1 KB
-_ONLY_HTTP = ("token_file", "origins", "max_body")
+
+
+class _Existing(kinds.Path):
+    """A path where something is."""
+
+    def located(self, folder, value):
+        return existing(folder / value)
+
+
+class _Token(_Existing):
+    """A file with a token, for which the token stands."""
+
+    def located(self, folder, value):
+        path = existing(folder / value)
+        try:
+            return read_token(path)
+        except (OSError, ValueError) as error:
+            raise Refused(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+class _Events(_Existing):
+    def located(self, folder, value):
+        return value if value == STDIN else os.fspath(existing(folder / value))
+
+
+def _file_or_mapping(words):
+    return Either(words, (dict, Raw(words, "object")), (object, _Existing(words)))
+
+
+_NAME = Text("a name of letters, digits, - and _", re.compile("[A-Za-z0-9_-]{1,64}"), 64)
+_COUNT, _TIME = Whole(1, 10**12), Milliseconds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +63,37 @@ class SourceSettings:
     """
 
     name: str
-    file: str | None = None
-    http: str | None = None
-    bad_lines: str = "stop"
-    when_full: str = "wait"
-    token: str | None = None
-    origins: tuple = ()
-    max_body_bytes: int = MAX_BODY_BYTES
+    file: str | None = setting(
+        _Events("the path of a file or a named pipe, or - for stdin"), "lines of JSON; or `http`", None
+    )
+    http: str | None = setting(LOOPBACK, "takes requests; port 0 picks a free port", None)
+    bad_lines: str = setting(
+        Choice("stop", "aside"),
+        "a line that is not an event ends the run (over HTTP: the request is refused), or goes to `bad-lines.jsonl` in"
+        " the folder",
+        "stop",
+    )
+    when_full: str = setting(
+        Choice("wait", "drop"), "while a task's queue is full: wait, or apply the tasks' overload rules", "wait"
+    )
+    token: str | None = setting(
+        _Token("the path of a file that holds a token"),
+        "with `http`: the token of at least 16 characters that requests must send",
+        None,
+        "token_file",
+    )
+    origins: tuple = setting(
+        Items(
+            Text("the origin of a web page, such as http://localhost:3000", re.compile(r"https?://[^/\s]+")),
+            "a list of origins of web pages, such as http://localhost:3000",
+        ),
+        "with `http`: web pages that may post from a browser",
+        (),
+    )
+    max_body_bytes: int = setting(Size(), "with `http`: maximum size of a request", MAX_BODY_BYTES, "max_body")
+
+
+_ONLY_HTTP = {"token": "token_file", "origins": "origins", "max_body_bytes": "max_body"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +101,49 @@ class TunnelSettings:
     """Where table rows are sent: `to` is the address of a `vmhost tunnel serve`. `keys` is a folder of certificates and
     `device` names the one that this end shows; or `token_file` has a token. Tasks may use `channels`."""
 
-    to: str
-    keys: Path | None = None
-    device: str | None = None
-    token_file: Path | None = None
-    channels: tuple = ()
-    batch_ms: int = 0
+    to: str = setting(
+        Text("an address such as cloud.example:7443", re.compile(r"[^\s\u0000]+")),
+        "of a `vmhost tunnel serve`; several with commas between",
+    )
+    keys: Path | None = setting(
+        _Existing("the path of a folder of certificates"), "created by `vmhost tunnel certificates`", None
+    )
+    device: str | None = setting(
+        Text("the name of a certificate in that folder", re.compile("[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"), 64),
+        "the device whose certificate is used",
+        None,
+    )
+    token_file: Path | None = setting(
+        _Existing("the path of a file with a token"), "the device's token, instead of `device`", None
+    )
+    channels: tuple = setting(
+        Items(
+            Text("the name of a channel in letters, digits and _", re.compile(r"\w{1,128}"), 128),
+            "a list of channels that tasks may use",
+            max_items=64,
+        ),
+        "see docs/tunnel.md",
+        (),
+    )
+    batch_ms: int = setting(_TIME, "how long rows wait to be sent in one batch", 0, "batch_time")
+
+
+def _paths(what):
+    return Items(_Existing(f"the path of a {what}"), f"a list of paths of {what.replace('file', 'files')}")
+
+
+def _argument(key, kind, words, default=None):
+    return Setting(key, kind, words, (key,), default)
+
+
+def _options(of, *rows):
+    """Settings that are arguments of `of`, which has their defaults. A row: key, kind, words, argument."""
+    usual = of.__init__.__kwdefaults__
+    return [Setting(key, kind, words, (name,), usual[name]) for key, kind, words, name in rows]
+
+
+def _beside(key, words, settings):
+    return Setting(key, Section(settings), words, (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,99 +152,151 @@ class Configuration:
     `tunnel` is TunnelSettings or None."""
 
     path: Path
-    folder: Path
-    bundles: tuple
+    folder: Path = setting(kinds.Path("the path of the folder for the store"), "the store; created if missing")
+    bundles: tuple = setting(
+        Items(_Existing("the path of a bundle"), "a list of paths of bundles"), "with stream tasks"
+    )
     options: dict
-    sources: tuple
-    keep_visits: bool
-    tunnel: TunnelSettings | None = None
+    sources: tuple = setting(
+        Named(Section(kinds.settings_of(SourceSettings)), "a mapping of names to sources", _NAME),
+        "of events; `--events` and `--listen` on the command line replace them",
+        (),
+        unset="stdin",
+    )
+    keep_visits: bool = setting(Flag(), "visits without exit stay open for the next run", False)
+    tunnel: TunnelSettings | None = setting(
+        Section(kinds.settings_of(TunnelSettings)),
+        "the server for columns that leave the device, and the channels for tasks (docs/tunnel.md)",
+        None,
+    )
+
+
+MESSAGES = Section(
+    [
+        _argument(
+            "channels", Named(CHANNEL, "a mapping of names to channels", _NAME), "for matches and rows (docs/reach.md)"
+        ),
+        _argument(
+            "audiences", Named(AUDIENCE, "a mapping of names to audiences", _NAME), "of messages (docs/reach.md)"
+        ),
+        _argument(
+            "profile",
+            _file_or_mapping("a mapping of what the device says of itself, or the path of a file with one"),
+            "for audiences",
+        ),
+        _argument(
+            "reach",
+            Named(TASK, "a mapping of names of tasks to what becomes of their results"),
+            "messages with rows of tasks (docs/reach.md)",
+        ),
+    ]
+)
+PIPELINE = Section(
+    [
+        *kinds.settings_of(Configuration),
+        _argument(
+            "trust",
+            _Existing("the path of a file or folder of public keys"),
+            "keys of trusted signers",
+            "those of `vmhost keys trust`, for the command",
+        ),
+        _argument("allow_unsigned", Flag(), "load unsigned bundles", False),
+        _argument(
+            "host",
+            _file_or_mapping("the path of a host.yaml, or a mapping with keys of one"),
+            "VMs, limits, permissions, functions (docs/host-yaml.md); not its `load`",
+        ),
+        _argument("rules", _paths("file of rules"), "patterns, whose matches become events (docs/patterns.md)", ()),
+        _argument("features", _paths("file of features"), "which tasks read by key (docs/features-of-events.md)", ()),
+        _argument(
+            "signed_files",
+            Flag(),
+            "files of rules and features must be signed by a trusted key: `vmhost keys sign FILE --key NAME` writes"
+            " FILE.sig beside it",
+            False,
+        ),
+        *MESSAGES.settings.values(),
+        *_options(
+            EventStore,
+            (
+                "durability",
+                Choice(*DURABILITIES),
+                "`each`: an event is on the disk when intake returns (docs/pipeline-events.md)",
+                "durability",
+            ),
+            ("batch_time", _TIME, "maximum time that events and rows stay only in memory", "batch_ms"),
+        ),
+        _beside(
+            "retention",
+            "of stored events; the oldest are deleted first",
+            _options(
+                EventStore,
+                ("age", _TIME, "their age", "max_age_ms"),
+                ("count", _COUNT, "their number", "max_count"),
+                ("size", Size(le=1 << 52), "their size", "max_bytes"),
+            ),
+        ),
+        _beside(
+            "intake",
+            "what is taken and when visits end (docs/pipeline-events.md)",
+            _options(
+                Intake,
+                ("lateness", Milliseconds(0), "how late an event may come", "lateness_ms"),
+                ("visit_timeout", _TIME, "a visit without events ends after it", "visit_timeout_ms"),
+                ("idle_time", _TIME, "without events, after which the clock moves event time on", "idle_ms"),
+                ("ahead", Milliseconds(0), "events further ahead of the clock do not move event time", "ahead_ms"),
+                ("ids_time", _TIME, "how long the ids of events are remembered", "ids_ms"),
+                ("enter_closes", Choice(*ENTER_CLOSES), "visits of the key that an enter closes", "enter_closes"),
+            ),
+        ),
+        _beside(
+            "limits",
+            "of what intake remembers",
+            _options(
+                Intake,
+                ("open_visits", _COUNT, "beyond, visits are closed", "max_visits"),
+                ("known_ids", _COUNT, "beyond, the oldest are forgotten", "max_ids"),
+                ("late_events", _COUNT, "beyond, the oldest are deleted", "max_late"),
+            ),
+        ),
+    ]
+)
+_OF_INTAKE = Intake.__init__.__kwdefaults__.keys() - {"lateness_ms", "visit_timeout_ms"}  # those are Pipeline's, too
 
 
 def read_pipeline_yaml(path):
     """The Configuration in the file at `path`. ConfigurationError lists everything that is wrong with it."""
     file = SettingsFile(path)
-    values, problems, here = file.values, file.problems, file.folder
-    for error in validator(_SCHEMA).iter_errors(values):
-        _add_schema_error(problems, error)
-    problems.stop()
-    bundles = tuple(
-        _existing(here, bundle, ("bundles", number), problems) for number, bundle in enumerate(values["bundles"])
-    )
-    options = {}
-    for name in ("allow_unsigned", "durability"):
-        if name in values:
-            options[name] = values[name]
-    if "trust" in values:
-        options["trust"] = _existing(here, values["trust"], ("trust",), problems)
-    if "batch_time" in values:
-        options["batch_ms"] = _lowered("batch_time", values["batch_time"], ("batch_time",), problems)
-    options |= _renamed(values, "retention", _RETENTION, problems)
-    intake = _renamed(values, "intake", _INTAKE, problems) | _renamed(values, "limits", _LIMITS, problems)
-    for name in ("lateness_ms", "visit_timeout_ms"):  # Pipeline takes them as arguments of its own
-        if name in intake:
-            options[name] = intake.pop(name)
-    options["intake"] = intake
-    sources = [_source(name, one, here, problems) for name, one in values.get("sources", {}).items()]
+    values, problems = file.values, file.problems
+    options = read(PIPELINE, values, problems) or {}
+    sources = [_source(name, one or {}, problems) for name, one in (options.pop("sources", None) or {}).items()]
     readers = [one.name for one in sources if one.file == STDIN]
     for name in readers[1:]:
         problems.add(("sources", name, "file"), f"stdin is read by {readers[0]} already; name a file")
-    options = _host_options(values, here, problems) | options
-    if "rules" in values:
-        paths = enumerate(values["rules"])
-        options["rules"] = [_existing(here, path, ("rules", number), problems) for number, path in paths]
-    if "features" in values:
-        paths = enumerate(values["features"])
-        options["features"] = [_existing(here, path, ("features", number), problems) for number, path in paths]
-    if "signed_files" in values:
-        options["signed_files"] = values["signed_files"]
-    if "channels" in values:
-        options["channels"] = {
-            name: _channel(one, here, ("channels", name), problems) for name, one in values["channels"].items()
-        }
-    for name in ("audiences", "reach"):
-        if name in values:
-            options[name] = values[name]
-    if "profile" in values:
-        options["profile"] = _profile(values["profile"], here, problems)
-    tunnel = _tunnel(values["tunnel"], here, problems) if "tunnel" in values else None
+    tunnel = _tunnel(options.pop("tunnel", None), problems)
+    for name in options.get("channels") or {}:
+        kind_of(values["channels"][name], problems.part("channels", name))
+        options["channels"][name] = _channel(values["channels"][name], file.folder, name, problems)
+    options |= {name: values[name] for name in ("audiences", "reach") if name in options}
+    if "profile" in options:
+        options["profile"] = _profile(options["profile"], problems)
+    options = _host_options(options.pop("host", None), problems) | options
     problems.stop()
-    return Configuration(
-        path=file.path,
-        folder=here / values["folder"],
-        bundles=bundles,
-        options=options,
-        sources=tuple(sources),
-        keep_visits=values.get("keep_visits", False),
-        tunnel=tunnel,
-    )
+    options["intake"] = {name: options.pop(name) for name in _OF_INTAKE & options.keys()}
+    own = {name: options.pop(name) for name in ("folder", "keep_visits") if name in options}
+    bundles = tuple(options.pop("bundles"))
+    return Configuration(path=file.path, bundles=bundles, options=options, sources=tuple(sources), tunnel=tunnel, **own)
 
 
-def _add_schema_error(problems, error):
-    where = list(error.absolute_path)
-    if error.validator == "additionalProperties":
-        known = error.schema["properties"]
-        for key in error.instance.keys() - known.keys():
-            problems.add([*where, key], f"unknown key; {near(key, known)}")
-    elif error.validator == "required":
-        for key in error.validator_value:
-            if key not in error.instance:
-                expected = error.schema["properties"][key].get("description", "a value")
-                problems.add(where, f"{key} is missing; expected {expected}")
-    else:
-        expected = error.schema.get("description", error.validator_value)
-        problems.add(where, f"expected {expected}, got {shown(error.instance)}")
-
-
-def _host_options(values, here, problems):
+def _host_options(host, problems):
     """The arguments of Pipeline that the section `host` sets."""
-    if "host" not in values:
+    if host is None:
         return {}
-    if isinstance(values["host"], str):
-        path = _existing(here, values["host"], ("host",), problems)
-        problems.stop()
-        settings = read_host_yaml(path)
+    if isinstance(host, dict):
+        settings = host_settings(host, problems.part("host"))
     else:
-        settings = host_settings(values["host"], problems.part("host"))
+        problems.stop()
+        settings = read_host_yaml(host)
     if settings.load:
         problems.add(("host",), "load: a pipeline loads stream tasks only; name them in `bundles` of this file")
     options = {
@@ -178,103 +313,60 @@ def _host_options(values, here, problems):
     return options
 
 
-def _channel(values, here, where, problems):
+def _channel(values, folder, name, problems):
     """A channel, its paths made relative to the file's folder."""
     found = dict(values)
     for key in ("walle_task", "token_file"):
         if isinstance(found.get(key), str):
-            found[key] = os.fspath(_existing(here, found[key], (*where, key), problems))
+            try:
+                found[key] = os.fspath(existing(folder / found[key]))
+            except Refused as error:
+                problems.add(("channels", name, key), str(error))
     return found
 
 
-def _profile(value, here, problems):
+def _profile(value, problems):
     """The device's profile: a mapping, or the path of a YAML or JSON file with one."""
-    if not isinstance(value, str):
+    if not isinstance(value, Path):
         return value
     import yaml
 
-    path = _existing(here, value, ("profile",), problems)
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}  # reported by _existing
+        found = yaml.safe_load(value.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        problems.add(("profile",), f"{path}: {getattr(error, 'strerror', None) or error}")
+        problems.add(("profile",), f"{value}: {getattr(error, 'strerror', None) or error}")
         return {}
     if not isinstance(found, dict):
-        problems.add(("profile",), f"{path}: expected a mapping, got {type(found).__name__}")
-        return {}
+        problems.add(("profile",), f"{value}: expected a mapping, got {type(found).__name__}")
     return found
 
 
-def _tunnel(values, here, problems):
-    paths = {
-        name: Path(_existing(here, values[name], ("tunnel", name), problems))
-        for name in ("keys", "token_file")
-        if name in values
-    }
-    if "device" not in values and "token_file" not in values:
+def _tunnel(given, problems):
+    if given is None:
+        return None
+    if "device" not in given and "token_file" not in given:
         problems.add(("tunnel",), "expected device or token_file: the cloud authenticates devices")
-    if "device" in values and "keys" not in values:
+    if "device" in given and "keys" not in given:
         problems.add(("tunnel", "device"), "names a certificate in the folder `keys`, which is missing")
-    batch = {}
-    if "batch_time" in values:
-        batch["batch_ms"] = _lowered("batch_time", values["batch_time"], ("tunnel", "batch_time"), problems)
-    return TunnelSettings(
-        values["to"], device=values.get("device"), channels=tuple(values.get("channels", ())), **paths, **batch
-    )
+    return TunnelSettings(**{"to": None} | given)
 
 
-def _renamed(values, key, names, problems):
-    found = values.get(key, {})
-    return {names[name]: _lowered(name, value, (key, name), problems) for name, value in found.items()}
-
-
-def _lowered(name, value, where, problems):
-    """A time in whole milliseconds, a size in bytes, any other value unchanged."""
-    if name in ("enter_closes", "count", "open_visits", "known_ids", "late_events"):
-        return value
-    read, least = (byte_count, 1) if name in ("size", "max_body") else (milliseconds, int(name not in _MAY_BE_ZERO))
-    try:
-        return read(value, least)
-    except ValueError as error:
-        problems.add(where, str(error))
-        return least
-
-
-def _source(name, values, here, problems):
-    where = ("sources", name)
-    if ("file" in values) == ("http" in values):
-        problems.add(where, "expected one of file and http")
-        return SourceSettings(name)
-    settings = {key: values[key] for key in ("bad_lines", "when_full") if key in values}
-    if "file" in values:
-        for key in _ONLY_HTTP:
-            if key in values:
-                problems.add((*where, key), "belongs to sources with http")
-        file = values["file"]
-        if file != STDIN:
-            file = os.fspath(_existing(here, file, (*where, "file"), problems))
-        return SourceSettings(name, file=file, **settings)
-    if int(values["http"].rpartition(":")[2]) > 65535:
-        problems.add((*where, "http"), f"expected a port from 0 to 65535, got {values['http']!r}")
-    if "token_file" in values:
-        settings["token"] = _token(here, values["token_file"], (*where, "token_file"), problems)
-    if "max_body" in values:
-        settings["max_body_bytes"] = _lowered("max_body", values["max_body"], (*where, "max_body"), problems)
-    return SourceSettings(name, http=values["http"], origins=tuple(values.get("origins", ())), **settings)
-
-
-_ADDRESS = re.compile(r"(127\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}|localhost|\[::1\]):([0-9]{1,5})")
+def _source(name, given, problems):
+    at = problems.part("sources", name)
+    if ("file" in given) == ("http" in given):
+        at.add((), "expected one of file and http")
+    elif "file" in given:
+        for field, key in _ONLY_HTTP.items():
+            if field in given:
+                at.add((key,), "belongs to sources with http")
+    return SourceSettings(name, **given)
 
 
 def http_address(text):
     """The text, where it is a loopback address of this machine. ValueError."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None or int(found[2]) > 65535:
+    if not LOOPBACK.accepts(text):
         raise ValueError(
-            f"expected an address of this machine's loopback, such as 127.0.0.1:8400, got {text!r:.80}; for other "
-            "machines, put a server with TLS before it"
+            f"expected {LOOPBACK.words}, got {text!r:.80}; for other machines, put a server with TLS before it"
         )
     return text
 
@@ -287,24 +379,12 @@ def read_token(path):
     return text
 
 
-def _token(here, name, where, problems):
-    path = _existing(here, name, where, problems)
+def existing(path):
+    """The path. Refused where it does not exist."""
+    if path.exists():
+        return path
     try:
-        return read_token(path)
-    except (OSError, ValueError) as error:
-        if path.exists():
-            problems.add(where, f"{path}: {getattr(error, 'strerror', None) or error}")
-        return None
-
-
-def _existing(here, name, where, problems):
-    """The path; a problem is added where it does not exist."""
-    path = here / name
-    if not path.exists():
-        try:
-            near = difflib.get_close_matches(path.name, os.listdir(path.parent), 1)
-        except OSError:
-            near = []
-        advice = f"; did you mean {path.parent / near[0]}?" if near else ""
-        problems.add(where, f"{path}: no such file{advice}")
-    return path
+        near = difflib.get_close_matches(path.name, os.listdir(path.parent), 1)
+    except OSError:
+        near = []
+    raise Refused(f"{path}: no such file{f'; did you mean {path.parent / near[0]}?' if near else ''}")

@@ -1,25 +1,35 @@
-"""Times and sizes in the pipeline's files: texts such as `30 min` and `64 MiB`, or plain numbers."""
+"""Times in the pipeline's files: texts such as `30 min`, or plain numbers of seconds, in whole milliseconds."""
 
 from vmhost.bytecode import quantities
+from vmhost.settings.kinds import Time, refused
 
 MAX_MS = 1 << 52
+_UNITS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1}
 
 
-def milliseconds(value, least=1):
-    """The milliseconds of a text such as "30 min", or of a number of seconds. ValueError, with what was expected, if
-    there are none, or not from `least` to MAX_MS."""
-    expected = f"a time{' above zero' * (least > 0)} such as 30 min"
-    return _within(quantities.milliseconds, 1000, value, least, expected)
+class Milliseconds(Time):
+    """Whole milliseconds, at least `ge` of them. A plain number in a file is one of seconds."""
+
+    example, suffix, types = "a time such as 500 ms, 30 min or 7 d", "_ms", (int,)
+
+    def __init__(self, ge=1):
+        super().__init__(words=f"a whole number of milliseconds from {ge}")
+        self.gt, self.ge, self.le, self.words = None, ge, MAX_MS, self.example
+
+    def given(self, value):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        try:
+            found = value * 1000 if is_number else quantities.milliseconds(value)
+        except ValueError as error:
+            raise refused("whole milliseconds", value) from error
+        if found is None:
+            raise refused(self.words, value)
+        if not self.ge <= found <= self.le:
+            raise refused(f"a time{' above zero' * (self.ge > 0)} such as 30 min", value)
+        return round(found)
 
 
-def byte_count(value, least=1):
-    """The bytes of a text such as "64 MiB", or of a number of bytes. ValueError as for `milliseconds`."""
-    return _within(quantities.byte_count, 1, value, least, "a size such as 64 MiB")
-
-
-def _within(read, unit, value, least, expected):
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    found = value * unit if is_number else read(value)
-    if found is None or not least <= found <= MAX_MS:
-        raise ValueError(f"expected {expected}, got {value!r:.80}")
-    return round(found)
+def time_text(ms):
+    """The milliseconds as a text such as "30 min"."""
+    unit = "s" if ms == 0 else next(unit for unit, size in _UNITS.items() if ms % size == 0)
+    return f"{int(ms) // _UNITS[unit]} {unit}"

@@ -5,6 +5,7 @@ Device images have this module; there may be no YAML reader then, and no lines o
 
 import copy
 import json
+import os
 import pathlib
 
 from vmhost.bytecode.fields import is_unicode, shown
@@ -34,13 +35,14 @@ class SettingsFile:
 
 class Problems:
     """The problems of a file, each at its key's line. `part(*where)` is a view for the values below a key. `lines`: of
-    keys, by their paths; None: unknown.
+    keys, by their paths; None: unknown. `whole`: what holds the values, in words.
 
     `origins`: FILE:LINE of each setting that was read, by the names of the fields that lead to it, as tuples."""
 
-    def __init__(self, path, lines):
+    def __init__(self, path, lines, folder=None, whole="the file: "):
         self._path, self._lines, self._prefix, self._names = path, lines, (), ()
-        self._found, self.origins, self.folder = set(), {}, path.parent
+        self._found, self.origins, self.folder = set(), {}, path.parent if folder is None else folder
+        self._whole = whole
 
     def part(self, *where, names=None):
         """`names`: of the field, in the view's fields, that takes the value; None: it has none."""
@@ -54,7 +56,8 @@ class Problems:
     def add(self, where, message):
         """`where`: the key's path, as a sequence."""
         where = (*self._prefix, *map(str, where))
-        self._found.add((self._line(where), f"{'.'.join(where) or 'the file'}: {message}"))
+        key = f"{'.'.join(where)}: " if where else self._whole
+        self._found.add((self._line(where), f"{key}{message}"))
 
     def place(self, where):
         """FILE:LINE of the key at this path."""
@@ -75,9 +78,21 @@ class Problems:
             raise ConfigurationError("\n".join(f"{self._place(line)}: {text}" for line, text in sorted(self._found)))
 
 
+def checked(kind, value, name, also=None):
+    """As `read`, for what a program gives; ConfigurationError begins with `name`. `also`: a function of the result, if
+    there is one, and Problems."""
+    at = Problems(name, None, pathlib.Path(), "")
+    found = read(kind, value, at)
+    if also is not None and found is not None:
+        also(found, at)
+    at.stop()
+    return found
+
+
 def read(kind, value, at):
     """The value for a program of what a file gives; a Section's by the names of its fields, nested as these are.
     Problems are added to `at`; what has some is None."""
+    kind = kind.of(value)
     try:
         match kind:
             case Section():
@@ -86,11 +101,11 @@ def read(kind, value, at):
                 for name in value:
                     read(kind.name, name, at.part(name))
                 return {name: read(kind.item, item, at.part(name, names=(name,))) for name, item in value.items()}
-            case Items() if isinstance(value, list) and kind.fits(value):
+            case Items() if isinstance(value, list | tuple) and kind.fits(value):
                 kind.once(value)
                 return kind.kept([read(kind.item, item, at.part(number)) for number, item in enumerate(value)])
-            case Path() if isinstance(value, str) and kind.accepts(value) and is_unicode(value):
-                return at.folder / value
+            case Path() if kind.accepts(value) and is_unicode(os.fspath(value)):
+                return kind.located(at.folder, value)
             case Named() | Items() | Path():
                 raise refused(kind.words, value)
         return kind.given(value)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 END_OF_NUMBERS = (1 << 63) - 1
-ANY_TEXT = re.compile(r"(?s:.+)")
+ANY_TEXT = re.compile(r"[\s\S]+")
 _LISTS = (list, tuple, set, frozenset)
 
 
@@ -37,6 +37,10 @@ class Kind:
 
     words = "a value"
     python = None
+
+    def of(self, _value):
+        """The kind that the value is to be of."""
+        return self
 
     def accepts(self, value):
         raise NotImplementedError
@@ -183,6 +187,10 @@ class Path(Kind):
     def kept(self, value):
         return os.fspath(value)
 
+    def located(self, folder, value):
+        """The path for a program, of what a file in `folder` gives. Refused."""
+        return folder / value
+
 
 class Items(Kind):
     """A list of different values of one kind. Options of a Choice are kept in their order."""
@@ -252,12 +260,12 @@ class Section(Kind):
 
     raw = False
 
-    def __init__(self, settings, *, short=None, null=False):
+    def __init__(self, settings, *, short=None, null=False, words=None):
         self.settings, self.short, self.null = {setting.key: setting for setting in settings}, short, null
         required = [key for key, setting in self.settings.items() if setting.required]
         others = ", ".join(key for key in self.settings if key not in required)
         first = f"{', '.join(required)}, and " if required else ""
-        self.words = f"a mapping with {first}any of {others}"
+        self.words = words or f"a mapping with {first}any of {others}"
         if short is not None:
             self.words = f"{', '.join(self.settings[short].kind.options)}, or {self.words}"
 

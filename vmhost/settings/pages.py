@@ -10,16 +10,20 @@ from typing import NamedTuple
 
 from vmhost.bytecode.quantities import SIZE_PATTERN, TIME_PATTERN
 from vmhost.deployment.device.settings import AGENT
-from vmhost.settings import kinds
+from vmhost.pipeline.configuration import AUDIENCE, CHANNEL, MESSAGES, PIPELINE, TASK
+from vmhost.pipeline.quantities import Milliseconds, time_text
+from vmhost.settings import either, kinds
 from vmhost.settings.host import HOST
 
 
 class Table(NamedTuple):
-    """A file's settings, the path of its schema, and that of the page that has its keys."""
+    """A file's settings, the path of its schema, and that of the page that has its keys. `elsewhere`: sections whose
+    keys another page has."""
 
     section: kinds.Section
-    schema: Path
+    schema: Path | None
     page: Path
+    elsewhere: tuple = ()
 
 
 _ROOT = Path(__file__).parent.parent
@@ -27,9 +31,15 @@ _DOCS = _ROOT.parent / "docs"
 TABLES = {
     "host.yaml": Table(HOST, _ROOT / "host.schema.json", _DOCS / "host-yaml.md"),
     "agent.yaml": Table(AGENT, _ROOT / "deployment" / "device" / "agent.schema.json", _DOCS / "deployment.md"),
+    "pipeline.yaml": Table(
+        PIPELINE,
+        _ROOT / "pipeline" / "pipeline.schema.json",
+        _DOCS / "pipeline-yaml.md",
+        elsewhere=(CHANNEL, AUDIENCE, TASK),
+    ),
+    "messages": Table(MESSAGES, None, _DOCS / "reach.md"),
 }
 BEGIN, END = "<!-- written by python -m vmhost.settings.pages -->\n", "<!-- end -->\n"
-_TIMES = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1}
 _SIZES = {"TiB": 1 << 40, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 _BOUNDS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum"}
 
@@ -43,7 +53,11 @@ def schema_text(name):
 def page_text(name):
     """The page of the file `name`, with its table of keys."""
     begin, _, rest = TABLES[name].page.read_text(encoding="utf-8").partition(BEGIN)
-    rows = ["| key | value | default | |", "| --- | --- | --- | --- |", *_rows(TABLES[name].section, "", {})]
+    rows = [
+        "| key | value | default | |",
+        "| --- | --- | --- | --- |",
+        *_rows(TABLES[name].section, "", dict.fromkeys(TABLES[name].elsewhere)),
+    ]
     return "".join([begin, BEGIN, *(f"{row}\n" for row in rows), END, rest.partition(END)[2]])
 
 
@@ -54,10 +68,11 @@ def default_text(setting):
         return "required"
     if default is MISSING or default is None or default == ():
         return "none"
-    if isinstance(kind, (kinds.Time, kinds.Size)) and not isinstance(default, str):
-        units, number = (_TIMES, default * 1000) if isinstance(kind, kinds.Time) else (_SIZES, default)
-        unit = next(unit for unit, size in units.items() if number % size == 0)
-        return f"{int(number) // units[unit]} {unit}"
+    if isinstance(kind, kinds.Time) and not isinstance(default, str):
+        return time_text(default if isinstance(kind, Milliseconds) else default * 1000)
+    if isinstance(kind, kinds.Size) and not isinstance(default, str):
+        unit = next(unit for unit, size in _SIZES.items() if default % size == 0)
+        return f"{int(default) // _SIZES[unit]} {unit}"
     if isinstance(default, (bool, float)):
         return json.dumps(default) if isinstance(default, bool) else f"{default:g}"
     return ", ".join(default) if isinstance(default, tuple) else str(default)
@@ -67,9 +82,11 @@ def _rows(section, prefix, seen):
     """A row for each setting in the section, and below. `seen`: kind of a section -> the key that has its rows."""
     for setting in section.settings.values():
         key, kind = f"{prefix}{setting.key}", setting.kind
+        if isinstance(kind, either.Either):
+            kind = next((option for _, option in kind.options if isinstance(option, kinds.Section)), kind)
         is_named, inner = isinstance(kind, kinds.Named), kind.item if isinstance(kind, kinds.Named) else kind
         has_rows = isinstance(inner, kinds.Section)
-        value = f"as `{seen[inner]}`" if inner in seen else "a mapping" if has_rows else kind.words
+        value = f"as `{seen[inner]}`" if seen.get(inner) else "a mapping" if has_rows else kind.words
         if not is_named and has_rows and kind.short is not None:
             value = f"{', '.join(kind.settings[kind.short].kind.options)}, or a mapping"
         default = "" if has_rows and not isinstance(setting.default, str) else default_text(setting)
@@ -104,11 +121,20 @@ def _schema(kind, path, seen):
         case kinds.Items():
             said |= {"type": "array", "uniqueItems": True, "minItems": kind.min_items, "maxItems": kind.max_items}
             said["items"] = _schema(kind.item, "", seen)
+        case Milliseconds():
+            said |= {"type": ["string", "number"], "pattern": TIME_PATTERN}
+            said |= {name: bound / 1000 for name, bound in _bounds(kind).items() if bound is not None}
         case kinds.Time() | kinds.Size():
             number, pattern = ("number", TIME_PATTERN) if isinstance(kind, kinds.Time) else ("integer", SIZE_PATTERN)
             said |= {"type": ["string", number], "pattern": pattern} | _bounds(kind)
         case kinds.Number():
             said |= {"type": "integer" if isinstance(kind, kinds.Whole) else "number"} | _bounds(kind)
+        case either.Either():
+            said["anyOf"] = [_schema(option, f"{path}/anyOf/{n}", seen) for n, (_, option) in enumerate(kind.options)]
+        case either.Yes():
+            said["const"] = True
+        case either.Raw():
+            said["type"] = list(kind.json_types)
         case kinds.Flag():
             said["type"] = "boolean"
         case kinds.Choice():
@@ -116,8 +142,7 @@ def _schema(kind, path, seen):
         case kinds.Text():
             others = [text.replace("*", "\\*") for text in kind.others if not kind.pattern.fullmatch(text)]
             pattern = f"^(?:{'|'.join([kind.pattern.pattern, *others])})$"
-            said |= {"type": "string", "minLength": 1, "maxLength": kind.max_chars}
-            said |= {} if kind.pattern is kinds.ANY_TEXT else {"pattern": pattern}
+            said |= {"type": "string", "minLength": 1, "maxLength": kind.max_chars, "pattern": pattern}
         case kinds.Path():
             said |= {"type": "string", "pattern": "^[^\\u0000]+$"}
     return {name: value for name, value in said.items() if value not in (None, [], "")}
@@ -138,5 +163,6 @@ def _written(value, indent=""):
 
 if __name__ == "__main__":
     for name, table in TABLES.items():
-        table.schema.write_text(schema_text(name), encoding="utf-8")
+        if table.schema is not None:
+            table.schema.write_text(schema_text(name), encoding="utf-8")
         table.page.write_text(page_text(name), encoding="utf-8")

@@ -12,9 +12,31 @@ from vmhost import ConfigurationError
 from vmhost.cohorts import COHORTS, cohort_of
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.patterns import PatternEngine, PatternError, RuleError
+from vmhost.settings.either import Raw
+from vmhost.settings.files import checked
+from vmhost.settings.kinds import Choice, Number, Section, Setting, Text
 
-_KEYS = ("where", "percent", "of", "salt")
-_OF = ("key", "device")
+_CONDITION = Raw("a condition over `profile`", "string", "object", "array")
+AUDIENCE = Section(
+    [
+        Setting("where", _CONDITION, "on the device's profile, in CEL or as data, as in rules", ("where",)),
+        Setting(
+            "percent",
+            Number(ge=0, le=100),
+            "a share of the population, by a stable hash: a member of 5 % is also a member of 10 %",
+            ("percent",),
+            100,
+        ),
+        Setting("of", Choice("key", "device"), "whose share: by person, or by the profile's `device`", ("of",), "key"),
+        Setting(
+            "salt",
+            Text("a text"),
+            "audiences with the same salt select the same people",
+            ("salt",),
+            "the audience's name",
+        ),
+    ]
+)
 
 
 class Audience:
@@ -22,18 +44,13 @@ class Audience:
 
     def __init__(self, name, data, profile):
         here = f"audience {name}"
-        if not isinstance(data, dict) or not data or not data.keys() <= set(_KEYS):
-            raise ConfigurationError(f"{here}: expected a mapping with any of {', '.join(_KEYS)}, got {data!r:.100}")
+        data = checked(AUDIENCE, data, here)
+        if not data:
+            raise ConfigurationError(f"{here}: expected {AUDIENCE.words}, got {{}}")
         self.name, self._of, self._salt = name, data.get("of", "key"), data.get("salt", name)
         percent = data.get("percent")
         if percent is None and ("of" in data or "salt" in data):
             raise ConfigurationError(f"{here}: `of` and `salt` go with `percent`")
-        if percent is not None and (
-            isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100
-        ):
-            raise ConfigurationError(f"{here}: percent: expected a number from 0 to 100, got {percent!r:.100}")
-        if self._of not in _OF or not isinstance(self._salt, str):
-            raise ConfigurationError(f"{here}: expected `of` key or device, and `salt` a text")
         self._limit = None if percent is None else round(percent * COHORTS / 100)
         self._device = profile.get("device")
         if self._of == "device" and not isinstance(self._device, str):

@@ -6,6 +6,7 @@ once, each time with the same id.
 
 import logging
 
+from vmhost.pipeline.quantities import time_text
 from vmhost.pipeline.reach import queue
 from vmhost.pipeline.reach.channels import ChannelError, NobodyThereError
 from vmhost.stores import StoreError
@@ -70,7 +71,9 @@ class Sender:
         if message.person:
             for cap in settings.caps:
                 if self._queue.sent_since(settings.name, message.person, now_ms - cap.per_ms) >= cap.count:
-                    self._end(message, queue.CAPPED, f"{cap.count} messages were sent within {cap.text} already")
+                    self._end(
+                        message, queue.CAPPED, f"{cap.count} messages were sent within {time_text(cap.per_ms)} already"
+                    )
                     return True
         self._send(message)
         if self._rest_s:

@@ -1,37 +1,60 @@
-"""The settings of channels: read and checked before any channel is made. docs/reach.md describes the keys."""
+"""The tables of channels and of what tasks' results become, and their readers."""
 
 import re
-import urllib.parse
-import zoneinfo
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, time, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from vmhost import ConfigurationError, callbacks
-from vmhost.pipeline.quantities import milliseconds
+from vmhost.pipeline.quantities import MAX_MS, Milliseconds
+from vmhost.settings.either import Either, Raw, Yes
+from vmhost.settings.files import checked
+from vmhost.settings.kinds import Items, Named, Path, Section, Setting, Text, Whole, refused, setting, settings_of
 
-KINDS = ("push", "poplayer", "broadcast", "walle_task", "ut", "native_callback", "log")
 MAX_PRIORITY = 9
 USUAL_PRIORITY = 5
-_TIMES = {  # key: (field, default ms)
-    "timeout": ("timeout_ms", 10_000),
-    "first_wait": ("first_wait_ms", 1_000),
-    "max_wait": ("max_wait_ms", 300_000),
-    "expires": ("expires_ms", 86_400_000),
-}
-_OF_KIND = {"push": ("headers", "token_file"), "walle_task": ("then",)}
-OPTIONS = ("tries", *_TIMES, "cap", "quiet", "audience", "function")
-_TASK_KEYS = ("then", "priority", "audience", "expires_ms", "message")
-_CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
-_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_PORT = "([0-9]{1,4}|[0-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+LOOPBACK = Text(
+    "an address of this machine's loopback, such as 127.0.0.1:8400",
+    re.compile(rf"(127\.[0-9]{{1,3}}\.[0-9]{{1,3}}\.[0-9]{{1,3}}|localhost|\[::1\]):{_PORT}"),
+)
+_FUNCTION, _TIME = Text("the name of a host function"), Milliseconds()
+_AUDIENCE = Text("the name of an audience")
+_NAMES = Items(Text("the name of a channel"), "a list of names of channels")
+
+
+class _Clock(Text):
+    """A time of day."""
+
+    def __init__(self, example):
+        super().__init__(f'a time of day such as "{example}"', re.compile("([01][0-9]|2[0-3]):([0-5][0-9])"), 5)
+
+    def kept(self, value):
+        return time.fromisoformat(value)
+
+
+class _Zone(Text):
+    def kept(self, value):
+        try:
+            return ZoneInfo(value)
+        except ZoneInfoNotFoundError, ValueError, OSError:
+            raise refused(self.words, value) from None
+
+
+def _or_true(kind):
+    """What an adapter sends to, or true where a function replaces the adapter."""
+    return Either(kind.words, (bool, Yes()), (object, kind))
 
 
 @dataclass(frozen=True)
 class Cap:
     """At most `count` messages to a person within any span of `per_ms`."""
 
-    count: int
-    per_ms: int
-    text: str
+    count: int = setting(Whole(1, 1_000_000), "messages to a person")
+    per_ms: int = setting(_TIME, "any span of this length", key="per")
+
+
+_CAP = Section(settings_of(Cap))
 
 
 @dataclass(frozen=True)
@@ -39,10 +62,12 @@ class Quiet:
     """Quiet hours: from `begin` to `end` of each day only messages of priority `urgent` and above are sent. `zone`
     None: the device's own."""
 
-    begin: time
-    end: time
-    zone: zoneinfo.ZoneInfo | None
-    urgent: int
+    begin: time = setting(_Clock("22:00"), "they begin", key="from")
+    end: time = setting(_Clock("08:00"), "they end", key="to")
+    zone: ZoneInfo | None = setting(
+        _Zone("a zone of this machine's, such as Europe/Berlin"), "of these times", None, unset="the device's"
+    )
+    urgent: int = setting(Whole(0, MAX_PRIORITY + 1), "messages of at least this priority are sent", MAX_PRIORITY)
 
     def until_ms(self, now_ms):
         """The end of the quiet hours that `now_ms` is in; None outside of them."""
@@ -63,22 +88,103 @@ class ChannelSettings:
     name: str
     kind: str
     target: object
-    function: object = None
-    tries: int = 6
-    timeout_ms: int = 10_000
-    first_wait_ms: int = 1_000
-    max_wait_ms: int = 300_000
-    expires_ms: int = 86_400_000
-    caps: tuple = ()
-    quiet: Quiet | None = None
-    audience: str | None = None
-    headers: dict = field(default_factory=dict)
-    token_file: str | None = None
-    then: tuple = ()
+    function: object = setting(_FUNCTION, "replaces the adapter, as in `{push: true, function: my_push}`", None)
+    tries: int = setting(Whole(1, 100), "maximum number of attempts", 6)
+    timeout_ms: int = setting(_TIME, "per attempt", 10_000, "timeout")
+    first_wait_ms: int = setting(_TIME, "after the first failure, doubled after each further one", 1_000, "first_wait")
+    max_wait_ms: int = setting(_TIME, "the longest wait", 300_000, "max_wait")
+    expires_ms: int = setting(_TIME, "older messages are not sent", 86_400_000, "expires")
+    caps: tuple = setting(
+        Either("a mapping with count and per, or a list of these", (dict, _CAP), ((list, tuple), Items(_CAP))),
+        "maximum number of messages to one person within any such period",
+        (),
+        "cap",
+    )
+    quiet: Quiet | None = setting(Section(settings_of(Quiet)), "hours in which messages wait", None)
+    audience: str | None = setting(_AUDIENCE, "who gets its messages", None, unset="all")
+    headers: dict = setting(
+        Named(
+            Text("a printable ASCII text", re.compile("[ -~]+")),
+            "a mapping of names of headers to texts",
+            Text("the name of a header", re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")),
+        ),
+        "of `push`",
+        dict,
+    )
+    token_file: str | None = setting(Path("the path of a file with a token"), "of `push`: a bearer token", None)
+    then: tuple = setting(_NAMES, "of `walle_task`: the channels for its result", ())
 
     def wait_ms(self, tried):
         """The wait after that number of attempts."""
         return min(self.first_wait_ms << min(tried - 1, 40), self.max_wait_ms)
+
+
+_PAGES = _or_true(LOOPBACK)
+_TARGETS = (
+    Setting(kind, target, words, (kind,))
+    for kind, target, words in (
+        (
+            "push",
+            _or_true(Text("an address such as https://host/path", re.compile(r"https?://([^\s/?#@]*@)?[^\s/?#@:]\S*"))),
+            "a POST of JSON with the header `Idempotency-Key`. Redirects are not followed. Status 4xx is final, except"
+            " 408, 425 and 429; `Retry-After` is respected, up to an hour",
+        ),
+        (
+            "poplayer",
+            _PAGES,
+            "server-sent events to the open pages of the message's person on this machine; it waits until one is open",
+        ),
+        (
+            "broadcast",
+            _PAGES,
+            "the same to all open pages; without an open page the message is recorded as missed. A page that has not"
+            " shown a message within the time-out is not waited for again until it shows one. A page that has 100"
+            " messages waiting is closed; it opens its stream again by itself",
+        ),
+        (
+            "walle_task",
+            _or_true(Path("the path of a bundle")),
+            "calls a task with the message, in a VM. Its result goes to the channels in its `then`; None ends it",
+        ),
+        (
+            "ut",
+            _or_true(
+                Text(
+                    "the name of a file, such as tracking.jsonl, which lies in the pipeline's folder `tracking`",
+                    re.compile(r"[\w-][\w.-]{0,99}"),
+                )
+            ),
+            "appends a line of JSON to the file; at 16 MiB it is renamed to FILE.old",
+        ),
+        ("native_callback", _FUNCTION, "calls it with the message"),
+        ("log", Yes(), "writes a line to the log `vmhost.pipeline.reach`"),
+    )
+)
+_KINDS = {each.key: each for each in _TARGETS}
+_OF_KIND = {"headers": "push", "token_file": "push", "then": "walle_task"}
+CHANNEL = Section([*_KINDS.values(), *settings_of(ChannelSettings)], words=f"a mapping with one of {', '.join(_KINDS)}")
+_SENDING = [
+    Setting("then", _NAMES, "channels for its messages", ("then",), ()),
+    Setting("priority", Whole(0, MAX_PRIORITY), "higher goes first", ("priority",), USUAL_PRIORITY),
+    Setting("audience", _AUDIENCE, "who gets them", ("audience",), "all"),
+    Setting("expires_ms", Whole(1, MAX_MS), "older messages are not sent", ("expires_ms",), "the channel's"),
+    Setting("message", Raw("a mapping such as {title, text}", "object"), "anything for the receiver", ("message",)),
+]
+TASK = Section(_SENDING)
+_UNSET = {each.key: None for each in _SENDING} | {"then": (), "priority": USUAL_PRIORITY}
+
+
+def kind_of(data, at):
+    """The kind of a channel; adds to the Problems `at` if there is not one, or keys of another."""
+    kinds = [kind for kind in _KINDS if kind in data]
+    if len(kinds) != 1:
+        return at.add((), f"expected one of {', '.join(_KINDS)}, got {', '.join(map(str, data)) or '{}'}")
+    for key, kind in _OF_KIND.items():
+        if key in data and kind not in kinds:
+            at.add((key,), f"belongs to channels with {kind}")
+    if data[kinds[0]] is True and "function" not in data and kinds[0] != "log":
+        at.add(kinds, f"expected {_KINDS[kinds[0]].kind.words}, got True, which needs `function`")
+    return kinds[0]
 
 
 def channel_settings(name, data, functions=()):
@@ -87,36 +193,23 @@ def channel_settings(name, data, functions=()):
     if callable(data):
         name_of = getattr(data, "__name__", "function")
         return ChannelSettings(name, "native_callback", name_of, _plain(here, data))
-    if not isinstance(data, dict):
-        raise ConfigurationError(f"{here}: expected a mapping with one of {', '.join(KINDS)}, got {data!r:.100}")
-    kinds = [kind for kind in KINDS if kind in data]
-    if len(kinds) != 1:
-        raise ConfigurationError(f"{here}: expected one of {', '.join(KINDS)}, got {', '.join(map(str, data)) or '{}'}")
-    (kind,) = kinds
-    keys = (kind, *OPTIONS, *_OF_KIND.get(kind, ()))
-    for key in data:
-        if key not in keys:
-            raise ConfigurationError(f"{here}: there is no key {key!r} for {kind}; there are {', '.join(keys)}")
-    options = {"headers": _headers(here, data), "token_file": data.get("token_file")}
-    function = data.get("function") or (data[kind] if kind == "native_callback" else None)
+    given = checked(CHANNEL, data, here, lambda _given, at: kind_of(data, at))
+    (kind,) = _KINDS.keys() & given.keys()
+    target = data[kind]
+    del given[kind]
+    function = given.get("function") or (target if kind == "native_callback" else None)
     if function is not None:
         if function not in functions:
             there = ", ".join(functions) or "none"
             raise ConfigurationError(f"{here}: there is no host function {function!r}; there are {there}")
-        options["function"] = _plain(here, functions[function])
-    for key, (to, usual) in _TIMES.items():
-        try:
-            options[to] = milliseconds(data.get(key, usual / 1000))
-        except ValueError as error:
-            raise ConfigurationError(f"{here}: {key}: {error}") from None
-    options["tries"] = _whole(f"{here}: tries", data.get("tries", 6), 1, 100)
-    options["caps"] = _caps(here, data.get("cap", ()))
-    options["quiet"] = _quiet(here, data.get("quiet"))
-    options["audience"] = _text(f"{here}: audience", data.get("audience"))
-    then = data.get("then", ())
-    if not isinstance(then, list | tuple) or not all(isinstance(one, str) for one in then):
-        raise ConfigurationError(f"{here}: then: expected a list of names of channels, got {then!r:.100}")
-    return ChannelSettings(name, kind, _target(here, kind, data[kind], "function" in data), then=tuple(then), **options)
+        given["function"] = _plain(here, functions[function])
+    caps = given.get("caps", ())
+    given["caps"] = tuple(Cap(**one) for one in ([caps] if isinstance(caps, dict) else caps))
+    if "quiet" in given:
+        given["quiet"] = quiet = Quiet(**given["quiet"])
+        if quiet.begin == quiet.end:
+            raise ConfigurationError(f"{here}: quiet: from and to are the same; leave `quiet` out, or change one")
+    return ChannelSettings(name, kind, target, **given)
 
 
 def _plain(here, function):
@@ -125,123 +218,18 @@ def _plain(here, function):
     return function
 
 
-def _target(here, kind, data, replaced):
-    if replaced and data is True:
-        return data  # a function replaces the adapter
-    if kind == "push":
-        address = urllib.parse.urlsplit(data) if isinstance(data, str) else None
-        if address is None or address.scheme not in ("http", "https") or not address.hostname:
-            raise ConfigurationError(f"{here}: push: expected an address such as https://host/path, got {data!r:.100}")
-    elif kind in ("poplayer", "broadcast"):
-        from vmhost.pipeline.configuration import http_address  # late: no other kind needs schema and YAML
-
-        try:
-            http_address(data if isinstance(data, str) else "")
-        except ValueError as error:
-            raise ConfigurationError(f"{here}: {kind}: {error}") from None
-    elif kind == "log":
-        if data is not True:
-            raise ConfigurationError(f"{here}: log: expected true, got {data!r:.100}")
-    elif kind == "ut":
-        if not isinstance(data, str) or not re.fullmatch(r"[\w-][\w.-]{0,99}", data):
-            raise ConfigurationError(
-                f"{here}: ut: expected the name of a file, such as tracking.jsonl, which lies in the pipeline's folder"
-                f" `tracking`, got {data!r:.100}"
-            )
-    elif not isinstance(data, str | bytes) and not hasattr(data, "__fspath__"):
-        raise ConfigurationError(f"{here}: {kind}: expected a text, got {data!r:.100}")
-    return data
-
-
-def _whole(here, data, low, high):
-    if not isinstance(data, int) or isinstance(data, bool) or not low <= data <= high:
-        raise ConfigurationError(f"{here}: expected a whole number from {low} to {high}, got {data!r:.100}")
-    return data
-
-
-def _text(here, data):
-    if data is not None and not (isinstance(data, str) and data):
-        raise ConfigurationError(f"{here}: expected a name, got {data!r:.100}")
-    return data
-
-
-def _headers(here, data):
-    headers = data.get("headers", {})
-    if not isinstance(headers, dict) or not all(
-        isinstance(name, str)
-        and _HEADER.fullmatch(name)
-        and isinstance(value, str)
-        and value.isprintable()
-        and value.isascii()
-        for name, value in headers.items()
-    ):
-        raise ConfigurationError(f"{here}: headers: expected names and printable ASCII texts, got {headers!r:.100}")
-    return headers
-
-
-def _caps(here, data):
-    listed = [data] if isinstance(data, dict) else data
-    caps = []
-    for one in listed if isinstance(listed, list | tuple) else (listed,):
-        if not isinstance(one, dict) or one.keys() != {"count", "per"}:
-            raise ConfigurationError(f"{here}: cap: expected {{count, per}}, or a list of these, got {one!r:.100}")
-        try:
-            per_ms = milliseconds(one["per"])
-        except ValueError as error:
-            raise ConfigurationError(f"{here}: cap: per: {error}") from None
-        caps.append(Cap(_whole(f"{here}: cap: count", one["count"], 1, 1_000_000), per_ms, f"{one['per']}"))
-    return tuple(caps)
-
-
-def _quiet(here, data):
-    if data is None:
-        return None
-    if not isinstance(data, dict) or not {"from", "to"} <= data.keys() <= {"from", "to", "zone", "urgent"}:
-        raise ConfigurationError(f"{here}: quiet: expected {{from, to}}, and any of zone, urgent, got {data!r:.100}")
-    times = []
-    for key in ("from", "to"):
-        found = _CLOCK.fullmatch(data[key]) if isinstance(data[key], str) else None
-        if found is None:
-            raise ConfigurationError(f'{here}: quiet: {key}: expected a time of day such as "22:00", got {data[key]!r}')
-        times.append(time(int(found[1]), int(found[2])))
-    if times[0] == times[1]:
-        raise ConfigurationError(f"{here}: quiet: from and to are the same; leave `quiet` out, or change one")
-    zone = data.get("zone")
-    try:
-        zone = None if zone is None else zoneinfo.ZoneInfo(zone)
-    except zoneinfo.ZoneInfoNotFoundError, ValueError, TypeError, OSError:
-        raise ConfigurationError(
-            f"{here}: quiet: zone: expected a zone of this machine's, such as Europe/Berlin, got {zone!r:.100}"
-        ) from None
-    urgent = _whole(f"{here}: quiet: urgent", data.get("urgent", MAX_PRIORITY), 0, MAX_PRIORITY + 1)
-    return Quiet(*times, zone, urgent)
-
-
 def task_settings(name, data):
     """The settings in a mapping for the results of a task. ConfigurationError."""
-    here = f"task {name}"
-    if not isinstance(data, dict) or not data.keys() <= set(_TASK_KEYS):
-        raise ConfigurationError(f"{here}: expected a mapping with any of {', '.join(_TASK_KEYS)}, got {data!r:.100}")
-    return sending_of(here, data)
+    return _sending(f"task {name}", data)
 
 
-def sending_of(here, data, key="then"):
-    """`then`, `priority`, `audience`, `expires_ms` and `message` of a rule or task. ConfigurationError."""
-    then = data.get("then") or ()
-    if not isinstance(then, list | tuple) or not all(isinstance(one, str) for one in then):
-        raise ConfigurationError(f"{here}: {key}: expected a list of names of channels, got {then!r:.100}")
-    audience, message, expires_ms = data.get("audience"), data.get("message"), data.get("expires_ms")
-    if audience is not None and not isinstance(audience, str):
-        raise ConfigurationError(f"{here}: audience: expected the name of one, got {audience!r:.100}")
-    if message is not None and not isinstance(message, dict):
-        raise ConfigurationError(f"{here}: message: expected a mapping such as {{title, text}}, got {message!r:.100}")
-    if expires_ms is not None and (type(expires_ms) is not int or not 1 <= expires_ms <= 1 << 52):
-        raise ConfigurationError(f"{here}: expires_ms: expected a whole number above 0, got {expires_ms!r:.100}")
-    priority = _whole(f"{here}: priority", data.get("priority", USUAL_PRIORITY), 0, MAX_PRIORITY)
-    return {
-        "then": tuple(then),
-        "priority": priority,
-        "audience": audience,
-        "expires_ms": expires_ms,
-        "message": message,
-    }
+def sending_of(here, rule):
+    """`then`, `timeout`, `priority`, `audience`, `expires_ms` and `message` of a rule. ConfigurationError."""
+    timeout = None if rule.get("timeout") is None else checked(_NAMES, rule["timeout"], f"{here}: timeout")
+    return _sending(here, {key: rule[key] for key in TASK.settings if key in rule}) | {"timeout": timeout}
+
+
+def _sending(here, data):
+    if isinstance(data, dict):
+        data = {key: value for key, value in data.items() if value is not None}
+    return _UNSET | checked(TASK, data, here)

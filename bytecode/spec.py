@@ -144,9 +144,9 @@ def read_plain(path):
     return value
 
 
-def plain_of(data, where):
-    """As `read_plain`, for the bytes of a YAML text; None for an empty one."""
-    return _parsed(data, where, _Problems(where))[0]
+def lined_plain_of(data, where):
+    """As `read_plain`, for the bytes of a YAML text (None for an empty one), and the line of each key."""
+    return _parsed(data, where, _Problems(where))
 
 
 class _Problems:

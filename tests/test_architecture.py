@@ -55,7 +55,7 @@ ROOMS = {
     "vmhost/image": {*BENEATH, "vmhost.image", "vmhost.runtime.system_bundle"},
     "vmhost/settings/pages.py": {
         "vmhost.bytecode.quantities",
-        "vmhost.deployment.device.settings",
+        "vmhost.deployment",
         "vmhost.pipeline",
         "vmhost.settings",
     },
@@ -131,6 +131,7 @@ ROOMS = {
         "vmhost.lines",
         "vmhost.operations.debugging",
         "vmhost.operations.posting",
+        "vmhost.settings",
         "vmhost.statistics",
         "vmhost.stores",
         "vmhost.web_server",

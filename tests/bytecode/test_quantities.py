@@ -10,8 +10,7 @@ from tests.hosts import ROOT
 from vmhost import ConfigurationError, limits
 from vmhost.bytecode import quantities
 from vmhost.bytecode.spec import read_task
-from vmhost.deployment.cloud import alerts, audience, plan
-from vmhost.deployment.errors import RefusedError
+from vmhost.deployment.cloud import audience
 from vmhost.guest import stream
 from vmhost.pipeline.features import definitions
 from vmhost.pipeline.quantities import Milliseconds
@@ -55,7 +54,7 @@ def fields(kind):
 
 TIME_FIELDS, SIZE_FIELDS = fields(kinds.Time), fields(kinds.Size)
 TO_SECONDS = [
-    quantities.seconds, limits.seconds, lambda text: plan.seconds(text, "here"), alerts.seconds
+    quantities.seconds, limits.seconds
 ]  # fmt: skip
 TO_MS = [
     (quantities.milliseconds, ValueError),
@@ -120,6 +119,5 @@ def test_the_files_with_a_schema_take_the_same(tmp_path):
 )
 def test_what_is_no_quantity_is_none(text):
     assert quantities.seconds(text) is quantities.milliseconds(text) is quantities.byte_count(text) is None
-    for read in (lambda: plan.seconds(text, "here"), lambda: limits.seconds(text)):
-        with pytest.raises((RefusedError, ConfigurationError), match="such as"):
-            read()
+    with pytest.raises(ConfigurationError, match="such as"):
+        limits.seconds(text)

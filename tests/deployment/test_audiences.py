@@ -24,7 +24,7 @@ def has(audience, **facts):
 @pytest.mark.parametrize("key", ["app", "host", "python"])
 def test_a_text_that_is_no_comparison_of_versions_is_refused(key, text):
     for given in (text, [">=1", text]):
-        with pytest.raises(RefusedError, match=f"^release.yaml: audience: {key}: expected "):
+        with pytest.raises(RefusedError, match=f"^release.yaml: audience.{key}: expected "):
             Plan.of({"audience": {key: given}})
 
 
@@ -74,7 +74,7 @@ def test_a_platform_opens_with_plans_that_were_accepted_before(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("audience: {app: 2.10}", "audience: app: expected text, got 2.1; put it in quotes"),
+        ("audience: {app: 2.10}", "release.yaml:1: audience.app: expected text, got 2.1; put it in quotes"),
         ("audience: {app: 2024-05-03}", "release.yaml:1: audience.app: .*put it in quotes"),
         ("steps: &a [{percent: 5}]\nx: *a", "release.yaml:2: aliases"),
         ("steps: " + "[" * 50, "release.yaml:1: nested too deeply"),

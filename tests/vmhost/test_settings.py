@@ -10,6 +10,7 @@ import pytest
 import vmhost
 from vmhost.bytecode.schema import validator
 from vmhost.cli import main
+from vmhost.deployment.cloud.written import Share
 from vmhost.limits import RecordPolicy
 from vmhost.pipeline import configuration
 from vmhost.pipeline.reach import settings as reach_settings
@@ -31,10 +32,13 @@ NEEDED = {
     "tables": {"dim": 4}, "filter": {"filter_freq": 1}, "storage": {"folder": "f", "memory": 1, "quota": 1},
     "record": {"folder": "f"}, "tunnel": {"address": "a:1", "to": "a:1", "keys": "k"}, "cap": {"count": 1, "per": 1},
     "quiet": {"from": "22:00", "to": "08:00"},
+    "slow": {"over": "1 s"}, "control": {"percent": 1},
+    "rules": {"name": "a"}, "errors": {"over": 0, "within": "1 s"}, "crashes": {"over": 0, "within": "1 s"},
+    "adoption": {"under": 0, "after": "1 s"},
 }  # fmt: skip
 NEEDED_OF_ALL = {
     "host.yaml": {}, "agent.yaml": {"device": "a", "platform": "http://a", "folder": "f", "keys": "k"},
-    "pipeline.yaml": {"folder": "f", "bundles": []},
+    "pipeline.yaml": {"folder": "f", "bundles": []}, "release.yaml": {}, "alerts": {},
 }  # fmt: skip
 
 
@@ -56,6 +60,12 @@ def leaves(section, around=lambda value: value, key=""):
 
             def made(value, named=named):
                 return named({"some": value})
+
+        if isinstance(inner, kinds.Items) and isinstance(inner.item, kinds.Section):
+            inner, listed = inner.item, made
+
+            def made(value, listed=listed):
+                return listed([value])
 
         if isinstance(inner, kinds.Section):
             yield from leaves(inner, made, place)
@@ -95,7 +105,9 @@ def test_the_schema_accepts_what_the_reader_accepts(key, tmp_path, monkeypatch):
     for value in VALUES:
         # how much a text with a unit is, a schema cannot say
         has_unit = (
-            isinstance(setting.kind, kinds.Time | kinds.Size) and isinstance(value, str) and re.search(r"\d", value)
+            isinstance(setting.kind, kinds.Time | kinds.Size | Share)
+            and isinstance(value, str)
+            and re.search(r"\d", value)
         )
         if not has_unit and not (setting.key == "mask_patterns" and value == ["*"]):  # no regular expression
             values = made(value)

@@ -78,10 +78,10 @@ class Problems:
             raise ConfigurationError("\n".join(f"{self._place(line)}: {text}" for line, text in sorted(self._found)))
 
 
-def checked(kind, value, name, also=None):
-    """As `read`, for what a program gives; ConfigurationError begins with `name`. `also`: a function of the result, if
-    there is one, and Problems."""
-    at = Problems(name, None, pathlib.Path(), "")
+def checked(kind, value, name, also=None, lines=None):
+    """As `read`, for what a program gives; lines of the ConfigurationError begin with `name`. `also`: a function of the
+    result, if there is one, and Problems."""
+    at = Problems(name, lines, pathlib.Path(), "")
     found = read(kind, value, at)
     if also is not None and found is not None:
         also(found, at)

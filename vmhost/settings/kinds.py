@@ -193,15 +193,16 @@ class Path(Kind):
 
 
 class Items(Kind):
-    """A list of different values of one kind. Options of a Choice are kept in their order."""
+    """A list of values of one kind, different ones if `unique`. Options of a Choice are kept in their order."""
 
-    def __init__(self, item, words=None, min_items=0, max_items=None):
+    def __init__(self, item, words=None, min_items=0, max_items=None, *, unique=True):
         some = (
             f"a list with any of {', '.join(item.options)}"
             if isinstance(item, Choice)
             else f"a list, each {item.words}"
         )
         self.item, self.words, self.min_items, self.max_items = item, words or some, min_items, max_items
+        self.unique = unique
 
     def accepts(self, value):
         return self.fits(value) and all(map(self.item.accepts, value))
@@ -214,7 +215,11 @@ class Items(Kind):
         return super().check(value)
 
     def once(self, values):
-        if self.fits(values) and any(value in list(values)[:number] for number, value in enumerate(values)):
+        if (
+            self.unique
+            and self.fits(values)
+            and any(value in list(values)[:number] for number, value in enumerate(values))
+        ):
             raise refused(f"{self.words}, each once", values)
 
     def kept(self, value):

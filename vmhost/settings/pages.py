@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vmhost.bytecode.quantities import SIZE_PATTERN, TIME_PATTERN
+from vmhost.deployment.cloud.alerts import RULES
+from vmhost.deployment.cloud.plan import PLAN
 from vmhost.deployment.device.settings import AGENT
 from vmhost.pipeline.configuration import AUDIENCE, CHANNEL, MESSAGES, PIPELINE, TASK
 from vmhost.pipeline.quantities import Milliseconds, time_text
@@ -28,6 +30,7 @@ class Table(NamedTuple):
 
 _ROOT = Path(__file__).parent.parent
 _DOCS = _ROOT.parent / "docs"
+_CLOUD = _ROOT / "deployment" / "cloud"
 TABLES = {
     "host.yaml": Table(HOST, _ROOT / "host.schema.json", _DOCS / "host-yaml.md"),
     "agent.yaml": Table(AGENT, _ROOT / "deployment" / "device" / "agent.schema.json", _DOCS / "deployment.md"),
@@ -37,10 +40,13 @@ TABLES = {
         _DOCS / "pipeline-yaml.md",
         elsewhere=(CHANNEL, AUDIENCE, TASK),
     ),
+    "release.yaml": Table(PLAN, _CLOUD / "release.schema.json", _DOCS / "deployment.md"),
+    "alerts": Table(RULES, _CLOUD / "alerts.schema.json", _DOCS / "deployment.md"),
     "messages": Table(MESSAGES, None, _DOCS / "reach.md"),
 }
-BEGIN, END = "<!-- written by python -m vmhost.settings.pages -->\n", "<!-- end -->\n"
+BEGIN, END = "<!-- {}: written by python -m vmhost.settings.pages -->\n", "<!-- end -->\n"
 _SIZES = {"TiB": 1 << 40, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
+_BELOW = {kinds.Named: ".NAME.", kinds.Items: "[]."}
 _BOUNDS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum"}
 
 
@@ -52,13 +58,14 @@ def schema_text(name):
 
 def page_text(name):
     """The page of the file `name`, with its table of keys."""
-    begin, _, rest = TABLES[name].page.read_text(encoding="utf-8").partition(BEGIN)
+    mark = BEGIN.format(name)
+    begin, _, rest = TABLES[name].page.read_text(encoding="utf-8").partition(mark)
     rows = [
         "| key | value | default | |",
         "| --- | --- | --- | --- |",
         *_rows(TABLES[name].section, "", dict.fromkeys(TABLES[name].elsewhere)),
     ]
-    return "".join([begin, BEGIN, *(f"{row}\n" for row in rows), END, rest.partition(END)[2]])
+    return "".join([begin, mark, *(f"{row}\n" for row in rows), END, rest.partition(END)[2]])
 
 
 def default_text(setting):
@@ -66,8 +73,10 @@ def default_text(setting):
     kind, default = setting.kind, setting.default
     if setting.required:
         return "required"
-    if default is MISSING or default is None or default == ():
+    if default is MISSING or default is None or default in ((), frozenset()):
         return "none"
+    if hasattr(kind, "text") and not isinstance(default, str):
+        return kind.text(default)
     if isinstance(kind, kinds.Time) and not isinstance(default, str):
         return time_text(default if isinstance(kind, Milliseconds) else default * 1000)
     if isinstance(kind, kinds.Size) and not isinstance(default, str):
@@ -84,17 +93,18 @@ def _rows(section, prefix, seen):
         key, kind = f"{prefix}{setting.key}", setting.kind
         if isinstance(kind, either.Either):
             kind = next((option for _, option in kind.options if isinstance(option, kinds.Section)), kind)
-        is_named, inner = isinstance(kind, kinds.Named), kind.item if isinstance(kind, kinds.Named) else kind
+        is_several, inner = isinstance(kind, kinds.Named | kinds.Items), getattr(kind, "item", kind)
         has_rows = isinstance(inner, kinds.Section)
-        value = f"as `{seen[inner]}`" if seen.get(inner) else "a mapping" if has_rows else kind.words
-        if not is_named and has_rows and kind.short is not None:
+        value = "a mapping" if has_rows and not isinstance(kind, kinds.Items) else kind.words
+        value = f"as `{seen[inner]}`" if seen.get(inner) else value
+        if not is_several and has_rows and kind.short is not None:
             value = f"{', '.join(kind.settings[kind.short].kind.options)}, or a mapping"
         default = "" if has_rows and not isinstance(setting.default, str) else default_text(setting)
         words = re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", setting.words)
         yield f"| `{key}` | {value} | {default} | {words}{' (R)' if setting.fixed else ''} |"
         if has_rows and inner not in seen:
             seen[inner] = key
-            yield from _rows(inner, f"{key}.{'NAME.' if is_named else ''}", seen)
+            yield from _rows(inner, f"{key}{_BELOW.get(type(kind), '.')}", seen)
 
 
 def _schema(kind, path, seen):
@@ -102,6 +112,8 @@ def _schema(kind, path, seen):
     if kind in seen:
         return {"$ref": seen[kind]}
     said = {"description": kind.words}
+    if hasattr(kind, "schema"):
+        return said | kind.schema
     match kind:
         case kinds.Section():
             seen[kind] = path
@@ -119,7 +131,12 @@ def _schema(kind, path, seen):
             said |= {"type": "object", "propertyNames": _schema(kind.name, "", seen)}
             said["additionalProperties"] = _schema(kind.item, f"{path}/additionalProperties", seen)
         case kinds.Items():
-            said |= {"type": "array", "uniqueItems": True, "minItems": kind.min_items, "maxItems": kind.max_items}
+            said |= {
+                "type": "array",
+                "uniqueItems": kind.unique or None,
+                "minItems": kind.min_items,
+                "maxItems": kind.max_items,
+            }
             said["items"] = _schema(kind.item, "", seen)
         case Milliseconds():
             said |= {"type": ["string", "number"], "pattern": TIME_PATTERN}

@@ -1,30 +1,19 @@
 """Alerts: rules over the fleet's sums, evaluated by the platform, sent by webhook.
 
-webhook: https://example.org/alerts      # gets each alert, and its end, as JSON by POST; without it: pages only
-rules:
-  - name: errors                         # share of failed calls, by version (and by cohort, where one is named)
-    errors: {over: 0.05, within: 10 min, min_calls: 100}
-    task: shop/rank                      # default: all tasks; likewise `version` and `cohort`
-  - name: crashes
-    crashes: {over: 3, within: 1 h}
-  - name: adoption                       # share of devices that run the newest released version
-    adoption: {under: 0.9, after: 24 h}
-
 An alert is one rule for one task, version and cohort. It is sent once when it begins, and once when it ends.
 """
 
 import json
 import logging
-import math
+import re
 import threading
 from dataclasses import dataclass
 
-from vmhost.bytecode.errors import TaskSpecError
-from vmhost.bytecode.quantities import seconds
-from vmhost.bytecode.spec import plain_of
+from vmhost.deployment.cloud import written
 from vmhost.deployment.cloud.fleet import KEPT_MS
 from vmhost.deployment.errors import RefusedError
 from vmhost.operations.posting import post
+from vmhost.settings.kinds import Items, Section, Setting, Text, Whole
 
 MAX_RULES = 100
 MAX_BYTES = 64 << 10
@@ -33,11 +22,42 @@ KEPT_ALERTS = 5000
 MAX_TRIES = 10
 _EVALUATE_MS = 15_000
 _TIMEOUT_S = 10.0
+_KEPT = written.Span(KEPT_MS / 1000, "a time of at most 14 d, as in 10 min", gt=0)
+
+
+def _section(*rows):
+    return Section([Setting(*row[:3], (row[0],), *row[3:], required=len(row) == 3) for row in rows])
+
+
 _KINDS = {
-    "errors": {"over": "share", "within": "time", "min_calls": "count"},
-    "crashes": {"over": "count", "within": "time"},
-    "adoption": {"under": "share", "after": "time"},
+    "errors": _section(
+        ("over", written.Share(), "of failed calls, by version (and by cohort, where one is named)"),
+        ("within", _KEPT, "before now"),
+        ("min_calls", Whole(0, 10**12), "within this time", 1),
+    ),
+    "crashes": _section(("over", Whole(0, 10**12), "crashes"), ("within", _KEPT, "before now")),
+    "adoption": _section(
+        ("under", written.Share(), "of devices that run the newest released version"),
+        ("after", _KEPT, "its release"),
+    ),
 }
+_TEXT = Text("a text, in quotes if it looks like a number")
+_RULE = _section(
+    ("name", Text("a name of at most 100 characters", max_chars=100), "of the rule"),
+    *((kind, section, f"fires by {kind}", None) for kind, section in _KINDS.items()),
+    ("task", _TEXT, "of this task only, such as shop/rank", "all"),
+    ("version", _TEXT, "of this version only", "all"),
+    ("cohort", _TEXT, "of this named cohort only", "all"),
+)
+RULES = _section(
+    (
+        "webhook",
+        Text("an address that begins with http", re.compile(r"https?://\S*")),
+        "gets each alert, and its end, as JSON by POST",
+        "pages only",
+    ),
+    ("rules", Items(_RULE, f"a list of at most {MAX_RULES} rules", 0, MAX_RULES, unique=False), "what to watch", ()),
+)
 _log = logging.getLogger("vmhost.deployment")
 
 
@@ -61,66 +81,31 @@ def read_rules(text):
     """(webhook or None, Rules) in the YAML `text`. RefusedError says what is wrong."""
     if not isinstance(text, str) or len(text) > MAX_BYTES:
         raise RefusedError(f"rules: expected a text of at most {MAX_BYTES:,} characters")
-    try:
-        plain = plain_of(text.encode(errors="replace"), "rules")
-    except TaskSpecError as error:
-        raise RefusedError(str(error)[:300]) from None
-    plain = {} if plain is None else plain
-    if not isinstance(plain, dict) or not plain.keys() <= {"webhook", "rules"}:
-        raise RefusedError("rules: expected the keys webhook and rules")
-    webhook, rules = plain.get("webhook"), plain.get("rules") or []
-    if webhook is not None and not (isinstance(webhook, str) and webhook.startswith(("http://", "https://"))):
-        raise RefusedError(f"webhook: expected an address that begins with http, got {webhook!r:.100}")
-    if not isinstance(rules, list) or len(rules) > MAX_RULES:
-        raise RefusedError(f"rules: expected a list of at most {MAX_RULES}")
-    read = [_rule(each, f"rules: {number}") for number, each in enumerate(rules, 1)]
-    names = [rule.name for rule in read]
-    if double := next((name for name in names if names.count(name) > 1), None):
-        raise RefusedError(f"rules: {double}: two rules have this name")
-    return webhook, read
+    plain, lines = written.parsed(text, "rules")
+    if isinstance(plain, dict):
+        plain = {key: value for key, value in plain.items() if value is not None}
+    found = written.read(RULES, {} if plain is None else plain, "rules", lines, _check)
+    rules = []
+    for rule in found.get("rules", ()):
+        [kind] = _KINDS.keys() & rule.keys()
+        bounds = rule.pop(kind)
+        rules.append(Rule(kind=kind, bounds={"min_calls": 1} | bounds if kind == "errors" else bounds, **rule))
+    return found.get("webhook"), rules
 
 
-def _rule(plain, where):
-    if not isinstance(plain, dict) or not isinstance(plain.get("name"), str) or not 0 < len(plain["name"]) <= 100:
-        raise RefusedError(f"{where}: expected a name, and one of {', '.join(_KINDS)}")
-    where = f"rules: {plain['name']}"
-    kinds = [kind for kind in _KINDS if kind in plain]
-    if len(kinds) != 1 or (wrong := plain.keys() - {"name", "task", "version", "cohort", *kinds}):
-        more = "" if len(kinds) != 1 else f", not {', '.join(map(str, wrong))}"
-        raise RefusedError(f"{where}: expected one of {', '.join(_KINDS)}, and task, version, cohort{more}")
-    [kind] = kinds
-    of = {name: plain.get(name) for name in ("task", "version", "cohort")}
-    if not all(value is None or isinstance(value, str) for value in of.values()):
-        raise RefusedError(f"{where}: task, version and cohort: expected texts, in quotes if they look like numbers")
-    if kind == "adoption" and (of["version"] or of["cohort"]):
-        raise RefusedError(
-            f"{where}: adoption: is that of the newest version by all devices; leave out version, cohort"
-        )
-    bounds = plain[kind]
-    if not isinstance(bounds, dict) or bounds.keys() - _KINDS[kind].keys() or len(bounds) < 2:
-        raise RefusedError(f"{where}: {kind}: expected {', '.join(_KINDS[kind])}")
-    read = {"min_calls": 1} if kind == "errors" else {}
-    for name, value in bounds.items():
-        read[name] = _bound(_KINDS[kind][name], value, f"{where}: {kind}: {name}")
-    if missing := _KINDS[kind].keys() - read.keys():
-        raise RefusedError(f"{where}: {kind}: expected {', '.join(sorted(missing))}")
-    return Rule(plain["name"], kind, read, **of)
-
-
-def _bound(kind, value, where):
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if kind == "share":
-        if is_number and 0 <= value <= 1:
-            return value
-        raise RefusedError(f"{where}: expected a share from 0 to 1, got {value!r:.40}")
-    if kind == "count":
-        if is_number and isinstance(value, int) and 0 <= value <= 10**12:
-            return value
-        raise RefusedError(f"{where}: expected a whole number, got {value!r:.40}")
-    found = seconds(value)
-    if found is None or not 0 < found <= KEPT_MS / 1000:
-        raise RefusedError(f"{where}: expected a time of at most 14 d, as in 10 min, got {value!r:.40}")
-    return found
+def _check(found, at):
+    names = set()
+    for number, rule in enumerate(found.get("rules") or ()):
+        kinds = [kind for kind in _KINDS if kind in (rule or ())]
+        if rule is not None and len(kinds) != 1:
+            at.add(("rules", number), f"expected one of {', '.join(_KINDS)}, got {', '.join(kinds) or 'none'}")
+        elif kinds == ["adoption"] and rule.keys() & {"version", "cohort"}:
+            at.add(
+                ("rules", number), "adoption is that of the newest version by all devices; leave out version, cohort"
+            )
+        if rule is not None and rule.get("name") in names:
+            at.add(("rules", number, "name"), f"two rules have the name {rule['name']!r}")
+        names.add(rule and rule.get("name"))
 
 
 class Alerts:

@@ -1,17 +1,6 @@
 """Audiences: the devices that a release, a step or a file is for. Plain data, checked when read; tests are pure.
 
-    app: ">=2.1, <3"        versions: comparisons that must all hold, or a list of which one must hold
-    os: [linux, android]    names: one, or a list
-    host, python            versions of vmhost and of Python
-    cores: ">=2"            numbers; memory and free_disk (rounded down by less than a fifth) in bytes, or "512 MiB"
-    isa: avx2               one or a list, of which the device must have all
-    cohorts: [staff]        named cohorts, kept on the platform: the device must be in one of them
-    percent: 5              by the device's cohort for the task, 1..1000
-    allow: [kitchen-1]      these devices in any case
-    deny: [lab-3]           these devices never
-
-All keys must hold; one that the device states nothing about does not. No audience: all devices. Versions are texts, in
-quotes: YAML reads 2.10 as the number 2.1. Comparisons that must all hold have commas between them.
+All keys must hold; one that the device states nothing about does not. No audience: all devices.
 """
 
 import operator
@@ -20,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vmhost.bytecode import quantities
-from vmhost.deployment import identifiers
-from vmhost.deployment.errors import RefusedError
+from vmhost.deployment.cloud import written
+from vmhost.settings.either import Either
+from vmhost.settings.kinds import Items, Kind, Refused, Section, Setting, Text, refused
 
 _OPERATORS = {
     ">=": operator.ge,
@@ -32,11 +22,8 @@ _OPERATORS = {
     "<": operator.lt,
 }
 _COMPARISON = re.compile(r"(>=|<=|==|!=|>|<)?\s*(.+)")
-_VERSION = re.compile(r"[vV]?[0-9][0-9A-Za-z.+_-]*")
-_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
-VERSIONS = ("app", "host", "python")
-NUMBERS = ("cores", "memory", "free_disk")
-_KEYS = (*VERSIONS, "os", *NUMBERS, "isa", "cohorts", "percent", "allow", "deny")
+_VERSION, _STORED_VERSION = "[vV]?[0-9][0-9A-Za-z.+_-]*", "[^,]*[^, ][^,]*"
+_NUMBER = "[0-9]+(\\.[0-9]+)?"
 _MAX_LISTED = 100_000
 
 
@@ -60,46 +47,126 @@ class Facts:
     named: frozenset = frozenset()  # named cohorts
 
 
+class _Comparisons(Kind):
+    """A function that compares a device's value. `key`: the sort key of a bound, which matches `pattern`. `types`: of a
+    text, or of a number that stands for one."""
+
+    def __init__(self, words, key, pattern, *types):
+        one = rf"\s*(>=|<=|==|!=|>|<)?\s*({pattern})\s*"
+        self.words, self.key, self.types = words, key, types
+        self.pattern = re.compile(f"{one}(,{one})*")
+        names = ["string"] if types == (str,) else ["string", "number"]
+        text = {"type": names, "pattern": f"^{self.pattern.pattern}$", "minimum": 0}
+        self.schema = {"anyOf": [text, {"type": "array", "minItems": 1, "items": text}]}
+
+    def given(self, value):
+        alternatives = [self._all_of(text) for text in (value if isinstance(value, list) else [value])]
+        if not alternatives:
+            raise Refused("expected at least one comparison, got an empty list")
+
+        def holds(value):
+            value = self.key(value if self.key is size else str(value))
+            return any(all(compare(value, bound) for compare, bound in tests) for tests in alternatives)
+
+        return holds
+
+    def _all_of(self, text):
+        if not isinstance(text, self.types) or isinstance(text, bool):
+            if int not in self.types:
+                raise Refused(f"expected text, got {text!r:.80}; put it in quotes")
+            raise refused(self.words, text)
+        if not self.pattern.fullmatch(str(text)):
+            raise refused(self.words, text)
+        found = (_COMPARISON.fullmatch(part.strip()) for part in str(text).split(","))
+        return [(_OPERATORS[each[1] or "=="], self.key(each[2].strip())) for each in found]
+
+
+def size(value):
+    """Bytes, or any number: 4, 0.5, "512 MiB", "4". ValueError."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(_NUMBER, value):
+        return float(value)
+    found = quantities.byte_count(value)
+    if found is None:
+        raise ValueError(f"expected a number or a size such as 512 MiB, got {value!r:.80}")
+    return found
+
+
+def _listed(kind):
+    names = written.Names(kind, _MAX_LISTED)
+    return Either(names.words, (str, names.item), (list, names))
+
+
+def _some():
+    words, name = "a name or a list of names", Text("a name")
+    return Either(words, (str, name), (list, Items(name, words, 1, unique=False)))
+
+
+def _table(version, *types):
+    of_version = _Comparisons(
+        'versions with >=, <=, ==, !=, >, < and commas, in quotes, such as ">=2.1, <3"',
+        version_key,
+        version,
+        str,
+        *types,
+    )
+    number = _Comparisons(
+        'a comparison such as ">=2"', size, f"{_NUMBER}|{quantities.SIZE_PATTERN[1:-1]}", str, int, float
+    )
+    rows = (
+        (
+            "app",
+            of_version,
+            "the app's version: comparisons that all hold, or a list of such texts, of which one holds",
+        ),
+        ("host", of_version, "the version of vmhost"),
+        ("python", of_version, "the version of Python"),
+        ("os", _some(), "one of these"),
+        ("cores", number, "their number"),
+        ("memory", number, 'bytes, as in ">=512 MiB"'),
+        ("free_disk", number, "bytes, rounded down by less than a fifth"),
+        ("isa", _some(), "all of these, such as avx2"),
+        ("cohorts", _listed("cohort"), "one of these named cohorts, kept on the platform"),
+        ("percent", written.Percentage(), "by the device's cohort for the task"),
+        ("allow", _listed("device"), "in any case"),
+        ("deny", _listed("device"), "in no case"),
+    )
+    return Section([Setting(key, kind, words, (key,)) for key, kind, words in rows], null=True)
+
+
+AUDIENCE, STORED = _table(_VERSION), _table(_STORED_VERSION, int, float)
+
+
 class Audience:
     """The audience for `plain` (a mapping or None); RefusedError, naming `where`, if it is invalid. `is_stored`: it was
     accepted before, maybe with versions that were not checked then."""
 
     def __init__(self, plain, where="audience", is_stored=False):
-        plain = {} if plain is None else plain
-        if not isinstance(plain, Mapping):
-            raise RefusedError(f"{where}: expected keys such as `os: linux`, got {plain!r}")
-        unknown = [key for key in plain if key not in _KEYS]
-        if unknown:
-            raise RefusedError(f"{where}: {unknown[0]}: expected one of {', '.join(_KEYS)}")
-        self.plain = dict(plain)
-        self.allow = _listed(plain, "allow", "device", where)
-        self.deny = _listed(plain, "deny", "device", where)
-        self._tests = []  # (key, test of Facts, function of Facts for the device's value)
-        for key in VERSIONS:
-            if key in plain:
-                self._add(key, _any_of(plain[key], f"{where}: {key}", version_key if is_stored else _checked_version))
-        for key in NUMBERS:
-            if key in plain:
-                self._add(key, _any_of(plain[key], f"{where}: {key}", size))
-        if "os" in plain:
-            names = frozenset(_texts(plain["os"], f"{where}: os"))
-            self._add("os", lambda value: value in names)
-        if "isa" in plain:
-            needed = frozenset(_texts(plain["isa"], f"{where}: isa"))
-            self._add("isa", lambda value: needed <= set(value))
-        if "cohorts" in plain:
-            named = _listed(plain, "cohorts", "cohort", where)
-            self._tests.append(("cohorts", lambda facts: bool(named & facts.named), lambda facts: sorted(facts.named)))
-        if "percent" in plain:
-            max_cohort = percent(plain["percent"], f"{where}: percent")
-            self._tests.append(("percent", lambda facts: facts.cohort <= max_cohort, lambda facts: facts.cohort / 10))
+        found = written.read(STORED if is_stored else AUDIENCE, plain, where)
+        self.plain = dict(plain or {})
+        found = {key: frozenset([value]) if isinstance(value, str) else value for key, value in found.items()}
+        self.allow, self.deny = found.pop("allow", frozenset()), found.pop("deny", frozenset())
+        self._tests = [self._test(key, value) for key, value in found.items()]
 
-    def _add(self, key, holds):
+    @staticmethod
+    def _test(key, wanted):
+        """(key, test of Facts, function of Facts for the device's value)"""
+        if key == "cohorts":
+            return key, lambda facts: bool(wanted & facts.named), lambda facts: sorted(facts.named)
+        if key == "percent":
+            return key, lambda facts: facts.cohort <= wanted, lambda facts: facts.cohort / 10
+        holds = wanted
+        if key == "os":
+            holds = frozenset(wanted).__contains__
+        elif key == "isa":
+            holds = lambda value: frozenset(wanted) <= set(value)
+
         def test(facts):
             value = facts.facts.get(key)
             return value is not None and holds(value)
 
-        self._tests.append((key, test, lambda facts: facts.facts.get(key)))
+        return key, test, lambda facts: facts.facts.get(key)
 
     def why_not(self, facts):
         """None if the device belongs to the audience, else the reason in words."""
@@ -120,71 +187,3 @@ class Audience:
 
     def __contains__(self, facts):
         return self.why_not(facts) is None
-
-
-def percent(value, where):
-    """Thousandths, for a percentage from 0.1 to 100."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 100:
-        raise RefusedError(f"{where}: expected a percentage above 0 and up to 100, got {value!r}")
-    return max(1, round(value * 10))
-
-
-def size(value):
-    """Bytes, or any number: 4, 0.5, "512 MiB", "4"."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-        return float(value)
-    found = quantities.byte_count(value)
-    if found is None:
-        raise ValueError(f"expected a number or a size such as 512 MiB, got {value!r:.80}")
-    return found
-
-
-def _checked_version(text):
-    if not _VERSION.fullmatch(text):
-        raise ValueError(f'expected versions with >=, <=, ==, !=, >, < and commas, such as ">=2.1, <3", got {text!r}')
-    return version_key(text)
-
-
-def _any_of(value, where, key):
-    """A test of a value against comparisons: all in one text, any of a list. `key`: the sort key of a bound."""
-    alternatives = []
-    for text in value if isinstance(value, list) else [value]:
-        tests = []
-        if key is _checked_version and not isinstance(text, str):
-            raise RefusedError(f"{where}: expected text, got {text!r:.80}; put it in quotes")
-        if not isinstance(text, (str, int, float)) or isinstance(text, bool):
-            raise RefusedError(f'{where}: expected a comparison such as ">=2", got {text!r:.80}')
-        for part in str(text).split(","):
-            found = _COMPARISON.fullmatch(part.strip())
-            if not found:
-                raise RefusedError(f'{where}: expected a comparison such as ">=2", got {text!r}')
-            try:
-                tests.append((_OPERATORS[found[1] or "=="], key(found[2].strip())))
-            except ValueError as error:
-                raise RefusedError(f"{where}: {error}") from None
-        alternatives.append(tests)
-    if not alternatives:
-        raise RefusedError(f"{where}: expected at least one comparison, got an empty list")
-
-    def holds(value):
-        value = key(value) if key is size else version_key(str(value))
-        return any(all(compare(value, bound) for compare, bound in tests) for tests in alternatives)
-
-    return holds
-
-
-def _texts(value, where):
-    values = value if isinstance(value, list) else [value]
-    if not values or not all(isinstance(each, str) for each in values):
-        raise RefusedError(f"{where}: expected a name or a list of names, got {value!r}")
-    return values
-
-
-def _listed(plain, key, kind, where):
-    values = plain.get(key, [])
-    values = [values] if isinstance(values, str) else values
-    if not isinstance(values, list) or len(values) > _MAX_LISTED:
-        raise RefusedError(f"{where}: {key}: expected a list of at most {_MAX_LISTED:,} names, got {values!r:.80}")
-    return frozenset(identifiers.check(kind, value) for value in values)

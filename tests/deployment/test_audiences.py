@@ -179,6 +179,16 @@ def test_agent_yaml_names_all_that_is_wrong_also_in_json_and_where_no_yaml_is_re
         f"{path}: poll: expected a quantity above zero such as 500 ms, got 0",
         f"{path}: root: expected the path of a file, got ''",
     ]
+    twice = json.dumps(AGENT | {"facts": {"a": 1}})[:-2] + ',\n\t"a": 2}}'
+    path.write_text(twice)
+    with pytest.raises(ConfigurationError, match="agent.yaml: a: written twice; remove one"):
+        settings.read(path)
     path.write_text("device: a\n")
     with pytest.raises(ConfigurationError, match="YAML cannot be read here: .*; write it as JSON, or make the image"):
+        settings.read(path)
+    monkeypatch.undo()
+    path.write_text(twice)  # YAML knows no tabs
+    with pytest.raises(
+        ConfigurationError, match="agent.yaml: a: written twice; remove one|agent.yaml:2: facts.a: written"
+    ):
         settings.read(path)

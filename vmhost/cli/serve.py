@@ -88,7 +88,8 @@ def command(
         import vmhost.operations.application  # noqa: F401  (fails before bundles are loaded where packages are missing)
     receivers = {"webhook": crash_webhook, "senders": _senders(crash_sentry)}
     if supervise:
-        options = (("--settings", settings_file), ("--state", state), ("--dashboard", dashboard), ("--grace", grace_s))
+        options = (("--settings", settings_file), ("--state", state), ("--dashboard", dashboard))
+        options += (("--grace", f"{grace_s:f}"),)  # no exponent, which the option does not know
         arguments = [str(part) for name, value in options if value is not None for part in (name, value)]
         arguments += [part for path in trust for part in ("--trust", str(path))]
         arguments += [part for path in sources for part in ("--source", str(path))]

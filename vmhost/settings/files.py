@@ -166,12 +166,14 @@ def _parse(path, advice):
         why = getattr(error, "strerror", None) or error
         raise ConfigurationError(f"{path}: cannot be read: {why}{advice}") from error
     try:
-        values = _small(json.loads(text)) or {}
+        values, not_json = _small(json.loads(text, object_pairs_hook=_object)) or {}, None
     except (ValueError, RecursionError) as error:
         values, not_json = None, error
     try:
         import yaml
     except ImportError:
+        if isinstance(not_json, _TwiceError):
+            raise ConfigurationError(f"{path}: {not_json}") from None
         if values is None:
             raise ConfigurationError(
                 f"{path}: not JSON, and YAML cannot be read here: {not_json}; write it as JSON, or make the image again"
@@ -185,9 +187,24 @@ def _parse(path, advice):
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:  # the last two: wrong dates, lists as keys
         if values is not None:
             return values, None
+        if isinstance(not_json, _TwiceError):
+            raise ConfigurationError(f"{path}: {not_json}") from None
         mark = getattr(error, "problem_mark", None)
         line, problem = (f":{mark.line + 1}", error.problem) if mark else ("", " ".join(str(error).split()))
         raise ConfigurationError(f"{path}{line}: not YAML: {problem}") from error
+
+
+class _TwiceError(ValueError):
+    """A key of a JSON object is there twice."""
+
+
+def _object(pairs):
+    found = {}
+    for key, value in pairs:
+        if key in found:
+            raise _TwiceError(f"{key}: written twice; remove one")
+        found[key] = value
+    return found
 
 
 def _small(value):

@@ -274,6 +274,16 @@ def test_a_supervisor_ends_with_a_process_that_was_ended_and_goes_on_after_one_t
         server.end()
 
 
+def test_a_short_grace_reaches_a_supervised_server(folder, tmp_path):
+    server = Server(folder, "--allow-unsigned", "--supervise", "--state", tmp_path / "state", "--grace", "10 us")
+    try:
+        server.send({"id": 1, "task": "double", "input": 1})
+        until(lambda: server.answers)
+        assert server.answers == [{"id": 1, "result": 2}]
+    finally:
+        server.end()
+
+
 def _child_of(pid):
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return int(file.read().split()[0])

@@ -255,7 +255,7 @@ class DebugPolicy:
 
 
 MAX_QUEUE = 100_000_000
-CAPS, PERMISSIONS = _Caps(replace(each, default=None) for each in settings_of(Limits)), Permissions()
+CAPS, PERMISSIONS = _Caps(each._replace(default=None) for each in settings_of(Limits)), Permissions()
 
 
 @documented

@@ -119,9 +119,9 @@ def _without_words(source):
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and len(node.args) > 1)
     words = [node.args[1] for node in calls if isinstance(node.func, ast.Name) and node.func.id == "setting"]
     for each in sorted(words, key=lambda each: (each.lineno, each.col_offset), reverse=True):
-        if each.lineno == each.end_lineno:
-            line = lines[each.lineno - 1]
-            lines[each.lineno - 1] = line[: each.col_offset] + b'""' + line[each.end_col_offset :]
+        first, last = each.lineno - 1, each.end_lineno - 1
+        rest = lines[last][each.end_col_offset :]
+        lines[first : last + 1] = [lines[first][: each.col_offset] + b'""' + b"\n" * (last - first) + rest]
     return b"".join(lines)
 
 

@@ -122,7 +122,7 @@ HOST = Section(
     [
         Setting("vms", Section(settings_of(Policy, "vms")), "VMs of the host", (), fixed=True),
         *settings_of(HostSettings),
-        *(replace(each, path=("task", *each.path)) for each in settings_of(TaskPolicy) if each.key in _OF_EACH_TASK),
+        *(each._replace(path=("task", *each.path)) for each in settings_of(TaskPolicy) if each.key in _OF_EACH_TASK),
         *settings_of(Policy),
     ]
 )

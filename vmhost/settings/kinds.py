@@ -8,8 +8,9 @@ import dataclasses
 import math
 import os
 import re
+from collections import namedtuple
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, field
 
 from vmhost.bytecode import quantities
 from vmhost.bytecode.fields import END_OF_TIME_S, matches, shown
@@ -245,18 +246,9 @@ class Named(Kind):
         self.item, self.words, self.name = item, words, name or Text("a name")
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(namedtuple("Setting", "key kind words path default fixed required", defaults=(None, False, False))):
     """One key of a file. `path`: the names of fields that lead to its value, () for a section whose settings are fields
     beside it; `default`: what it is without, as a value or in words; `fixed`: a running host cannot change it."""
-
-    key: str
-    kind: Kind
-    words: str
-    path: tuple[str, ...]
-    default: "Any" = None
-    fixed: bool = False
-    required: bool = False
 
 
 class Section(Kind):

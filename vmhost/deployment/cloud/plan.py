@@ -10,7 +10,7 @@ too. A step is over when `min_reports` of its devices and `min_proven` of those 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from vmhost.cohorts import COHORTS
 from vmhost.deployment.cloud import audience, written
@@ -179,7 +179,7 @@ _USUAL_PROOF = {
 }
 PLAN = Section(settings_of(Plan))
 _STORED = Section(
-    replace(each, kind={"audience": audience.STORED, "hours": _Hours(True)}.get(each.key, each.kind))
+    each._replace(kind={"audience": audience.STORED, "hours": _Hours(True)}.get(each.key, each.kind))
     for each in PLAN.settings.values()
 )
 

@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build wheels device-libraries demo test pages lint format docs browser-tests notebook-tests cuda gpu-tests stress mutations mutants fuzz fuzz-address environments differential conformance conformance-quick conformance-image executor-tests numpy-tests packages package-tests sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread sanitize-python polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
+.PHONY: help build wheels device-libraries demo test pages lint format docs browser-tests notebook-tests ray-tests cuda gpu-tests stress mutations mutants fuzz fuzz-address environments differential conformance conformance-quick conformance-image executor-tests numpy-tests packages package-tests sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread sanitize-python polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 # Where an environment forbids .pyc files, each of the many processes of tests and benchmarks would compile all that it
 # imports. They lie in .venv and in folders that git ignores.
@@ -42,6 +42,9 @@ browser-tests: build  ## the dashboard in Debian's Chromium, unpacked privately 
 
 notebook-tests: build ## VMExecutor in a notebook's cells, run by nbclient in a kernel of IPython
 	@sh tools/setup.sh notebook && $(PYTHON) -m pytest -q -m notebook $(ARGS)
+
+ray-tests: build  ## ClusterExecutor on a Ray cluster of two nodes on this machine (the first time: 80 MB from PyPI)
+	@sh tools/setup.sh ray && $(PYTHON) -m pytest -q -m ray -n 0 $(or $(ARGS),tests/ray_cluster)
 
 cuda:             ## the engine's library for NVIDIA GPUs, engine/libvme_cuda.so (needs nvcc)
 	@sh tools/cuda.sh

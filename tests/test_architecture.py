@@ -84,6 +84,21 @@ ROOMS = {
         "vmhost.web_server",
     },
     "vmhost/training": {*PUBLIC, "vmhost.training", "vmhost.engine"},
+    # An executor whose lane is a cluster.
+    "vmhost/ray": {
+        *PUBLIC,
+        "vmhost.bytecode.fields",
+        "vmhost.bytecode.format",
+        "vmhost.errors",
+        "vmhost.executor",
+        "vmhost.guest.kinds",
+        "vmhost.host",
+        "vmhost.isolation",
+        "vmhost.limits",
+        "vmhost.packed",
+        "vmhost.ray",
+        "vmhost.runtime",
+    },
     "vmhost/serving": {
         *PUBLIC,
         "vmhost.bytecode.errors",
@@ -269,7 +284,7 @@ def test_the_guest_imports_the_standard_library_only():
 def test_what_the_packages_import_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    known = ("models", "bench", "cel", "cloud", "coverage", "dask", "joblib", "operations", "parquet", "web")
+    known = ("models", "bench", "cel", "cloud", "coverage", "dask", "joblib", "operations", "parquet", "ray", "web")
     known += ("tunnel-postgresql",)
     declared, extra = (
         {re.match(r"[\w-]+", line)[0].lower() for line in lines}

@@ -3,7 +3,7 @@
 A module is public if the docs tell readers to import from it; its public names are those of `__all__`, or else what it
 defines without an underscore."""
 
-import importlib
+import importlib.metadata
 import inspect
 import re
 import sys
@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 import parameters  # noqa: E402
 
+HAS_RAY = "ray" in importlib.metadata.packages_distributions()
 MODULES = (
     "vmhost",
     "vmhost.access",
@@ -51,6 +52,8 @@ MODULES = (
     "vmhost.training.samples",
     "vmhost.tunnel",
 )
+if HAS_RAY:  # only `make ray-tests` brings it
+    MODULES += ("vmhost.ray",)
 # From this number on, a signature alone does not say enough.
 MANY = 5
 

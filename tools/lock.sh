@@ -22,6 +22,8 @@ mv lock.partial tools/lint.lock
 mv lock.partial tools/browser.lock
 { echo "# What runs notebooks in tests. Made with: make lock"; pin --group notebook -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/notebook.lock
+{ echo "# What \`vmhost.ray\` needs, for its tests. Made with: make lock"; pin pyproject.toml --extra ray -c requirements.lock $there; } > lock.partial
+mv lock.partial tools/ray.lock
 { echo "# What builds the docs' site. Made with: make lock"; pin --group docs -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/docs.lock
 # beside .venv (tools/environments.sh)

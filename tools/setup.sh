@@ -2,7 +2,7 @@
 # Makes this checkout ready to run: finds or fetches a Python, makes .venv, installs the pinned dependencies, builds the
 # native core and the standard-library bundle. Skips what is done already; then it needs no network.
 #
-#   sh tools/setup.sh [bench|browser|docs|lint|notebook]   also installs benchmark peers; a browser driver for tests; the tools
+#   sh tools/setup.sh [bench|browser|docs|lint|notebook|ray]   also installs benchmark peers; a browser driver for tests; the tools
 #                                                 that build the docs' site; the lint tools
 #
 # Uses the first Python that works of: $VMHOST_PYTHON; python3.14 and python3.15 on PATH; one that uv has or installs;
@@ -271,6 +271,7 @@ case ${1:-} in
     docs) more docs "the tools that build the docs' site" "" ;;
     lint) more lint "the lint tools" "" ;;
     notebook) more notebook "a notebook's kernel for tests" "" ;;
+    ray) more ray "Ray" "" ;;
 esac
 
 [ -z "$worked" ] || say "ready, after $(duration $(($(date +%s) - began)))"

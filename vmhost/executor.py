@@ -379,78 +379,26 @@ class _PreparedFuture(concurrent.futures.Future):
         super().cancel() if self._inner is None else self._inner.stop()
 
 
-class _Workers:
-    """An executor's state, which outlives it while calls run: service, lane, code store, entry points.
+class _Functions:
+    """What an executor knows of the functions that it sends, and how their calls end; where they run is left to
+    subclasses, which give `_pack`."""
 
-    `submit` and `submit_many` are the native lane's until calls are refused.
-    """
-
-    def __init__(self, name, max_workers, permissions, limits, initializer, initargs, own, types):
+    def __init__(self, name, codec):
         self.closed = False
         self.entries = {}  # function -> entry point
         self._lock = native_threads.RLock()  # of the code store and its index; reentrant: a finalizer may submit
         self._rows = {}  # function -> entry point that takes many rows of arguments
         self._name = name
-        self._process = os.getpid()
         self._cancelling = False  # calls that closing ends count as cancelled
         self._broken = None
-        self._lanes = []
         self._edition = 0
         self._modules, self._texts, self._files = {}, {}, {}  # contents of the code store
         self._compiling, self._planned = FunctionThreads(1), weakref.WeakSet()  # codes of functions that were prepared
         self._settled = set()  # modules here none of whose functions needs more than what is compiled
         self._later = {}  # top-level module that an import waits for -> `roots` of the Luggage with that import
         self._initializer = None
-        self._codec = Codec(types, of_executor=True)
-        self._permissions = _permissions(permissions)
-        self._permissions["host"] = ["initializer", "initializer failed", "later"]
-        self._limits = _limits(limits, max_workers)
-        self._task_policy = TaskPolicy(queue=MAX_QUEUE, breaker=BreakerPolicy(enabled=False))
-        policy = Policy(
-            max_vms=max_workers,
-            warm=0,
-            max_warm=0,
-            idle_s=float("inf"),
-            memory_bytes=MAX_MEMORY_BYTES,
-            boots_at_once=max_workers,
-            task=self._task_policy,
-        )
-        native = isolation.core()
-        self._native = native
-        self._store = native.CodeStore()
-        if self._codec.conversions or self._codec.plain:
-            self._pack(_conversions_luggage(self._codec, self._pack))
-        if initializer is not None:
-            self._initializer_entry, fill, self._initkeywords = self.plan(initializer)
-            self._initargs, self._initializer = fill(initargs), initializer
-            self._check_initargs()
-        self._service = None
-
-        def mine(service):
-            self._service = service
-            service.shows_output = True
-            own(service)
-
-        try:
-            start_service(
-                policy,
-                native,
-                functions=lambda: {
-                    "initializer": self._initializer_for,
-                    "initializer failed": self._break,
-                    "later": self._add_later,
-                },
-                own=mine,
-                codec=self._codec,
-            )
-            _drain_at_exit()
-            _workers_alive.add(self)
-            self._load()
-        except BaseException:  # Ctrl-C may come between any two steps
-            if self._service is not None:
-                self._service.let_go()
-                self._service.abandon()
-            raise
+        self._codec = codec
+        self._native = isolation.core()
 
     # -- entry points ---------------------------------------------------------------------------------------------
 
@@ -559,6 +507,137 @@ class _Workers:
             known[function] = entry
         return entry
 
+    # -- how calls end --------------------------------------------------------------------------------------------
+
+    def outcome(self, call):
+        """The result of the native `call`; raises its error as the standard executors would."""
+        return _given(*self.ending(call))
+
+    def ending(self, call):
+        """(result, None) or (None, error) of the native `call`, once it has ended. What it raises is not the call's."""
+        result, error = call.outcome()
+        if isinstance(error, VMHostError):
+            standard = self._as_standard(error, call)
+            if standard is None:
+                advise_executor(error, call.kind)
+            else:
+                standard.__cause__ = error
+                error = standard
+        return result, error
+
+    def rows_of(self, answer, size):
+        """(results, report or None) of a call of `size` rows. TaskError for anything else: code in the VM was
+        tampered with."""
+        if type(answer) is tuple and len(answer) == 2:
+            results, report = answer
+            if type(results) is list and (
+                report is None and len(results) == size or type(report) is dict and len(results) < size
+            ):
+                return results, report
+        raise from_core(
+            Kind.TASK_ERROR,
+            {
+                "type": "SystemError",
+                "message": f"a VM's answer to {size} rows of map() is not what "
+                "vmhost.guest.executor gives: a task has changed that module",
+            },
+            self._name,
+            str(self._edition),
+        )
+
+    def raise_report(self, report):
+        """Raises the error in a guest's report."""
+        error = from_core(Kind.TASK_ERROR, report, self._name, str(self._edition))
+        standard = self._raised(error)
+        if standard is None:
+            raise error
+        raise standard from error
+
+    def _as_standard(self, error, call):
+        """The exception of the standard executors for `error`; None if they have no equivalent."""
+        if isinstance(error, ClosedError) and self._cancelling:
+            return concurrent.futures.CancelledError()
+        if self._broken is not None and (isinstance(error, VMLostError) or call.kind == Kind.LOAD_ERROR):
+            return BrokenVMExecutor(self._broken)
+        return self._raised(error)
+
+    def _raised(self, error):
+        """The guest's exception in a TaskError; None if its class is not known here, or not all that it holds."""
+        if not isinstance(error, TaskError) or error.report is None:
+            return None
+        raised, error.__cause__ = error.__cause__, None  # the exception will get the TaskError as its cause
+        return self._codec.error(error.report) if raised is None else raised
+
+    def was_cancelled(self, call):
+        """Was the `call`, which has ended, cancelled?"""
+        return call.kind == Kind.CANCELLED or call.kind == Kind.CLOSED and self._cancelling
+
+    def _refuse(self, *_):
+        if self._broken is not None:
+            raise BrokenVMExecutor(self._broken)
+        raise ClosedError("cannot schedule new futures after shutdown", task=self._name)
+
+
+class _Workers(_Functions):
+    """An executor's state, which outlives it while calls run: service, lane, code store, entry points.
+
+    `submit` and `submit_many` are the native lane's until calls are refused.
+    """
+
+    def __init__(self, name, max_workers, permissions, limits, initializer, initargs, own, types=None, codec=None):
+        super().__init__(name, codec or Codec(types, of_executor=True))
+        self._process = os.getpid()
+        self._lanes = []
+        self._permissions = _permissions(permissions)
+        self._permissions["host"] = ["initializer", "initializer failed", "later"]
+        self._limits = _limits(limits, max_workers)
+        self._task_policy = TaskPolicy(queue=MAX_QUEUE, breaker=BreakerPolicy(enabled=False))
+        policy = Policy(
+            max_vms=max_workers,
+            warm=0,
+            max_warm=0,
+            idle_s=float("inf"),
+            memory_bytes=MAX_MEMORY_BYTES,
+            boots_at_once=max_workers,
+            task=self._task_policy,
+        )
+        self._store = self._native.CodeStore()
+        if self._codec.conversions or self._codec.plain:
+            self._pack(_conversions_luggage(self._codec, self._pack))
+        if initializer is not None:
+            self._initializer_entry, fill, self._initkeywords = self.plan(initializer)
+            self._initargs, self._initializer = fill(initargs), initializer
+            self._check_initargs()
+        self._service = None
+
+        def mine(service):
+            self._service = service
+            service.shows_output = True
+            own(service)
+
+        try:
+            start_service(
+                policy,
+                self._native,
+                functions=lambda: {
+                    "initializer": self._initializer_for,
+                    "initializer failed": self._break,
+                    "later": self._add_later,
+                },
+                own=mine,
+                codec=self._codec,
+            )
+            _drain_at_exit()
+            _workers_alive.add(self)
+            self._load()
+        except BaseException:  # Ctrl-C may come between any two steps
+            if self._service is not None:
+                self._service.let_go()
+                self._service.abandon()
+            raise
+
+    # -- the code store -------------------------------------------------------------------------------------------
+
     def _pack(self, luggage):
         """Adds the modules to the code store; if it has another module of the same name, to a new one with new VMs."""
         new = {name: module for name, module in luggage.modules.items() if name not in self._modules}
@@ -602,76 +681,6 @@ class _Workers:
         else:
             self.submit = self.submit_many = self._refuse
         return self
-
-    def _refuse(self, *_):
-        if self._broken is not None:
-            raise BrokenVMExecutor(self._broken)
-        raise ClosedError("cannot schedule new futures after shutdown", task=self._name)
-
-    # -- how calls end --------------------------------------------------------------------------------------------
-
-    def outcome(self, call):
-        """The result of the native `call`; raises its error as the standard executors would."""
-        return _given(*self.ending(call))
-
-    def ending(self, call):
-        """(result, None) or (None, error) of the native `call`, once it has ended. What it raises is not the call's."""
-        result, error = call.outcome()
-        if isinstance(error, VMHostError):
-            standard = self._as_standard(error, call)
-            if standard is None:
-                advise_executor(error, call.kind)
-            else:
-                standard.__cause__ = error
-                error = standard
-        return result, error
-
-    def rows_of(self, answer, size):
-        """(results, report or None) of a call of `size` rows. TaskError for anything else: code in the VM was
-        tampered with."""
-        if type(answer) is tuple and len(answer) == 2:
-            results, report = answer
-            if type(results) is list and (
-                report is None and len(results) == size or type(report) is dict and len(results) < size
-            ):
-                return results, report
-        raise from_core(
-            Kind.TASK_ERROR,
-            {
-                "type": "SystemError",
-                "message": f"a VM's answer to {size} rows of map() is not what "
-                "vmhost.guest.executor gives: a task has changed that module",
-            },
-            self._name,
-            self._current.version,
-        )
-
-    def raise_report(self, report):
-        """Raises the error in a guest's report."""
-        error = from_core(Kind.TASK_ERROR, report, self._name, self._current.version)
-        standard = self._raised(error)
-        if standard is None:
-            raise error
-        raise standard from error
-
-    def _as_standard(self, error, call):
-        """The exception of the standard executors for `error`; None if they have no equivalent."""
-        if isinstance(error, ClosedError) and self._cancelling:
-            return concurrent.futures.CancelledError()
-        if self._broken is not None and (isinstance(error, VMLostError) or call.kind == Kind.LOAD_ERROR):
-            return BrokenVMExecutor(self._broken)
-        return self._raised(error)
-
-    def _raised(self, error):
-        """The guest's exception in a TaskError; None if its class is not known here, or not all that it holds."""
-        if not isinstance(error, TaskError) or error.report is None:
-            return None
-        raised, error.__cause__ = error.__cause__, None  # the exception will get the TaskError as its cause
-        return self._codec.error(error.report) if raised is None else raised
-
-    def was_cancelled(self, call):
-        """Was the `call`, which has ended, cancelled?"""
-        return call.kind == Kind.CANCELLED or call.kind == Kind.CLOSED and self._cancelling
 
     # -- the initializer ------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 A function may block as long as it likes: the calling guest ends at its deadline, the function continues. So the
 threads are daemons, and neither the host's close nor the process's exit has to wait for them."""
 
+import _thread
 import logging
 import time
 
@@ -59,7 +60,7 @@ class FunctionThreads:
         end = time.monotonic() + timeout_s
         threads = [thread for thread in list(self._threads) if thread.ident != native_threads.get_ident()]
         for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))
+            thread.join(min(max(0.0, end - time.monotonic()), _thread.TIMEOUT_MAX))
         return tuple(name for thread, name in list(self._threads.items()) if name is not None and thread in threads)
 
     def _serve(self, mine):

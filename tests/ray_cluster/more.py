@@ -1,0 +1,2 @@
+def doubled(number):
+    return 2 * number

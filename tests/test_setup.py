@@ -337,7 +337,7 @@ def test_the_probe_accepts_this_python_and_sees_through_its_environment():
     assert Path(executable).resolve() == Path(sys.executable).resolve()
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "tools/bench.lock", "tools/bootstrap.lock"])
+@pytest.mark.parametrize("name", ["requirements.lock", "tools/bench.lock", "tools/bootstrap.lock", "tools/ray.lock"])
 def test_pins_have_hashes_and_name_no_index(name):
     lines = (ROOT / name).read_text().splitlines()
     assert not [line for line in lines if "://" in line or "index-url" in line or "find-links" in line]
@@ -356,7 +356,7 @@ def test_every_declared_dependency_is_pinned():
     )
     pinned = {
         line.partition("==")[0]
-        for name in ("requirements.lock", "tools/bench.lock")
+        for name in ("requirements.lock", "tools/bench.lock", "tools/ray.lock")
         for line in (ROOT / name).read_text().splitlines()
         if "==" in line
     }

@@ -59,7 +59,7 @@ TO_SECONDS = [
 TO_MS = [
     (quantities.milliseconds, ValueError),
     (stream.milliseconds, stream.StreamError),
-    (lambda text: definitions._milliseconds(text, "here"), ConfigurationError),
+    (definitions._Time().given, kinds.Refused),
 ]  # fmt: skip
 
 

@@ -357,7 +357,7 @@ def test_the_command_lists_and_reads(tmp_path, capfd):
     [
         (None, "expected a mapping with `features`"),
         ({"features": {}}, "expected a mapping with `features`"),
-        ({"features": {"a": {}}, "other": 1}, "other: expected features, views or utc_offset"),
+        ({"features": {"a": {}}, "other": 1}, "other: unknown key; expected one of features"),
         ({"features": {"a b": {"operator": "count"}}}, "expected a name of letters"),
         ({"features": {"a": 1}}, "a: expected a mapping"),
         ({"features": {"a": {"operator": "cuont"}}}, "did you mean count?"),
@@ -372,11 +372,11 @@ def test_the_command_lists_and_reads(tmp_path, capfd):
         ({"features": {"a": {"operator": "count", "by": "day"}}}, "by: expected one of key, visit, page"),
         ({"features": {"a": {"operator": "count", "source": []}}}, "source: expected"),
         ({"features": {"a": {"operator": "count", "field": 5}}}, "field: expected a text"),
-        ({"features": {"a": {"operator": "count", "colour": 5}}}, "colour: expected one of"),
+        ({"features": {"a": {"operator": "count", "colour": 5}}}, "features.a.colour: unknown key; expected one of"),
         ({"features": {"a": {"ratio": ["b", "a"]}}}, "b: there is no such feature"),
         ({"features": {"a": {"ratio": ["a", "a"]}}}, "a -> a: a circle"),
         ({"features": {"a": {"ratio": "a"}}}, "expected the names of two features"),
-        ({"features": {"a": {"operator": "count"}}, "views": {"v": ["b"]}}, "views: v: b: there is no such"),
+        ({"features": {"a": {"operator": "count"}}, "views": {"v": ["b"]}}, "views.v: b: there is no such"),
         ({"features": {"a": {"operator": "count"}}, "views": {"v": []}}, "expected a list of names"),
     ],
 )
@@ -395,6 +395,11 @@ def test_what_cannot_be_used_is_told(tmp_path):
         Features(mixed).read("*", "k", NOW)
     with pytest.raises(KeyError):
         Features(mixed).read("nobody", "k", NOW)
+    (tmp_path / "f.yaml").write_text("features:\n  a: {by: day}\n  b:\n    operator: cuont\n")
+    with pytest.raises(
+        vmhost.ConfigurationError, match=r"f\.yaml:2: features\.a\.by: expected one of key, visit, page"
+    ):
+        read_feature_file(tmp_path / "f.yaml")
     for text in ("", "[", "\x00", "features: 1"):
         (tmp_path / "f.yaml").write_text(text)
         with pytest.raises(vmhost.ConfigurationError, match=r"f\.yaml"):

@@ -19,12 +19,12 @@ _MAX_VALUES = 1_000_000  # with those that aliases repeat, which may be exponent
 class SettingsFile:
     """The settings in the file at `path`: `values`, the line of each key, and the problems found so far.
 
-    `advice`: for a file that cannot be read. ConfigurationError if it is not YAML.
+    `advice`: for a file that cannot be read. `content_of(path)` reads its bytes. ConfigurationError if it is not YAML.
     """
 
-    def __init__(self, path, advice=""):
+    def __init__(self, path, advice="", content_of=None):
         self.path = pathlib.Path(path)
-        self.values, lines = _parse(self.path, advice and f"; {advice}")
+        self.values, lines = _parse(self.path, advice and f"; {advice}", content_of or _content)
         self.problems = Problems(self.path, lines)
 
     @property
@@ -154,11 +154,15 @@ def near(key, known):
     return f"did you mean {found[0]!r}?" if found else f"expected one of {', '.join(known)}"
 
 
-def _parse(path, advice):
+def _content(path):
+    with open(path, "rb") as file:
+        return file.read(_MAX_BYTES + 1)
+
+
+def _parse(path, advice, content_of):
     """The values in the file, and the line of each key by its path; None: unknown."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+        data = content_of(path)
         if len(data) > _MAX_BYTES:
             raise ConfigurationError(f"{path}: expected at most {_MAX_BYTES >> 20} MiB of settings")
         text = data.decode()

@@ -13,6 +13,7 @@ from vmhost.deployment.cloud.alerts import RULES
 from vmhost.deployment.cloud.plan import PLAN
 from vmhost.deployment.device.settings import AGENT
 from vmhost.pipeline.configuration import AUDIENCE, CHANNEL, MESSAGES, PIPELINE, TASK
+from vmhost.pipeline.features.definitions import FEATURES
 from vmhost.pipeline.quantities import Milliseconds, time_text
 from vmhost.settings import either, kinds
 from vmhost.settings.host import HOST
@@ -39,6 +40,9 @@ TABLES = {
         _ROOT / "pipeline" / "pipeline.schema.json",
         _DOCS / "pipeline-yaml.md",
         elsewhere=(CHANNEL, AUDIENCE, TASK),
+    ),
+    "features.yaml": Table(
+        FEATURES, _ROOT / "pipeline" / "features" / "features.schema.json", _DOCS / "features-of-events.md"
     ),
     "release.yaml": Table(PLAN, _CLOUD / "release.schema.json", _DOCS / "deployment.md"),
     "alerts": Table(RULES, _CLOUD / "alerts.schema.json", _DOCS / "deployment.md"),

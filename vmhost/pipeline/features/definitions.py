@@ -12,13 +12,31 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import NamedTuple
 
 from vmhost import ConfigurationError, callbacks
-from vmhost.bytecode.quantities import milliseconds
+from vmhost.bytecode.quantities import TIME_PATTERN, milliseconds
 from vmhost.pipeline.features import _features
+from vmhost.pipeline.quantities import MAX_MS, Milliseconds
+from vmhost.settings.either import Either, Raw
+from vmhost.settings.files import Problems, SettingsFile, read
+from vmhost.settings.kinds import (
+    Choice,
+    Items,
+    Kind,
+    Named,
+    Number,
+    Refused,
+    Section,
+    Setting,
+    Text,
+    refused,
+    setting,
+    settings_of,
+)
 
 
 class Operator(NamedTuple):
@@ -51,24 +69,89 @@ WHEN = ("read", "write")
 ANY = "*"
 MAX_WINDOW_MS = 400 * 86_400_000
 DAY_MS = 86_400_000
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_KEYS = (
-    "source",
-    "where",
-    "field",
-    "other",
-    "by",
-    "operator",
-    "task",
-    "entry",
-    "parameter",
-    "window",
-    "when",
-    "default",
-    "fresh",
-    "about",
-)
-_DERIVED_KEYS = ("default", "about")
+
+
+class _Time(Milliseconds):
+    """Whole milliseconds from `ge` to `le`; a plain number is of these. `range_words` say the two."""
+
+    example = "a time such as 30 min or 7 d"
+
+    def __init__(self, ge=0, le=MAX_MS, range_words=example):
+        super().__init__(ge)
+        self.le, self.range_words = le, range_words
+        sign = "-?" if ge < 0 else ""
+        pattern = f"^{sign}{TIME_PATTERN[1:]}"
+        self.schema = {"type": ["string", "integer"], "pattern": pattern, "minimum": ge, "maximum": le}
+
+    def given(self, value):
+        negative = self.ge < 0 and isinstance(value, str) and value.startswith("-")
+        if isinstance(value, int) and not isinstance(value, bool):
+            found = value
+        else:
+            try:
+                found = milliseconds(value[1:] if negative else value)
+            except ValueError as error:
+                raise Refused(str(error)) from None
+        if found is None:
+            raise refused(self.words, value)
+        found = -found if negative else found
+        if not self.ge <= found <= self.le:
+            raise refused(self.range_words, value)
+        return found
+
+
+_LENGTH = _Time(1, MAX_WINDOW_MS, "a time above 0, up to 400 days")
+
+
+def _of(keys):
+    return dict.fromkeys(keys, _LENGTH.schema)
+
+
+class _Window(Kind):
+    """(shape, window_ms, most_ms)"""
+
+    words = "a time such as 7 d, or one of {tumbling: 1 d}, {previous: 1 d} and {session: 30 min, most: 1 d}"
+    schema = {
+        "anyOf": [
+            _LENGTH.schema,
+            *(
+                {"type": "object", "required": keys[:1], "additionalProperties": False, "properties": _of(keys)}
+                for keys in (["sliding"], ["tumbling"], ["previous"], ["session", "most"])
+            ),
+        ]
+    }
+
+    def given(self, value):
+        shape, most = "sliding", None
+        if isinstance(value, Mapping):
+            shapes = [key for key in value if key in SHAPES]
+            if len(shapes) != 1 or not value.keys() <= {shapes[0], *(("most",) if shapes == ["session"] else ())}:
+                raise refused(self.words, dict(value))
+            (shape,) = shapes
+            value, most = value[shape], value.get("most")
+        window_ms = _LENGTH.given(value)
+        return shape, window_ms, max(DAY_MS, window_ms) if most is None else _LENGTH.given(most)
+
+
+class _Real(Number):
+    """A float. `nan`: or none."""
+
+    def __init__(self, *, nan=False):
+        super().__init__()
+        self.nan = nan
+
+    def given(self, value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value and not self.nan:
+            raise refused(self.words, value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise Refused("expected a number that a float can hold") from None
+
+
+_TEXT, _EVENT = Text("a text"), Text("the name of an event")
+_EVENTS = f"the name of an event, a list of them, or {ANY!r}"
+_NAME = Text("a name of letters, digits and _", re.compile("[A-Za-z_][A-Za-z0-9_]{0,127}"), 128)
 
 
 @dataclass(frozen=True)
@@ -93,23 +176,37 @@ class Feature:
 
     name: str
     operator: str
-    source: tuple = (ANY,)
-    where: object = None
-    field: str | None = None
-    other: str | None = None
-    by: str = "key"
+    source: tuple = setting(
+        Either(_EVENTS, (str, _EVENT), ((list, tuple), Items(_EVENT, _EVENTS, 1, unique=False))),
+        "the events",
+        (ANY,),
+    )
+    where: object = setting(
+        Raw("a condition", "string", "object", "array"),
+        "a condition on the event, as in a pattern's step (docs/patterns.md), also in CEL",
+        None,
+    )
+    field: str | None = setting(_TEXT, "the value: a dotted path in the contents, or `page`, `visit`, `name`", None)
+    other: str | None = setting(_TEXT, "a second field, for operators over two", None)
+    by: str = setting(Choice(*BY), "what the feature belongs to", "key")
     shape: str = "sliding"
     window_ms: int = DAY_MS
     most_ms: int = DAY_MS
-    when: str = "read"
-    parameter: float = 0.0
-    default: float = math.nan
-    fresh_ms: int | None = None
+    when: str = setting(
+        Choice(*WHEN), "`write`: the window ends with the last event instead of the time of reading", "read"
+    )
+    parameter: float = setting(_Real(), "of some operators", 0.0)
+    default: float = setting(
+        _Real(nan=True), "if there is no result, such as the mean of no events", math.nan, unset="none (NaN)"
+    )
+    fresh_ms: int | None = setting(
+        _Time(), "no result if the last event of the window is older than this", None, "fresh", unset="any"
+    )
     of: tuple = ()
-    about: str = ""
+    about: str = setting(_TEXT, "for people", "")
     compute: Callable[["Window"], float] | None = None
-    task: str | None = None
-    entry: str | None = None
+    task: str | None = setting(_TEXT, "a task that computes it, instead of an operator", None)
+    entry: str | None = setting(_TEXT, "of the task, such as main:other", None, unset="the task's own")
 
     @functools.cached_property
     def stream(self):
@@ -125,6 +222,45 @@ class Feature:
     def reach_ms(self):
         """How long before the latest event, or before the time of reading, its window may begin."""
         return {"previous": 2 * self.window_ms, "session": self.most_ms}.get(self.shape, self.window_ms)
+
+
+_PAIR = Items(_NAME, "the names of two features", 2, 2, unique=False)
+FEATURE = Section(
+    [
+        Setting("operator", Text("the name of an operator"), "one of the operators below", ("operator",)),
+        Setting("window", _Window(), "the events that count", ("window",), "1 d"),
+        *settings_of(Feature),
+        *(Setting(name, _PAIR, f"instead of an operator: {says}", (name,)) for name, says in DERIVED.items()),
+    ]
+)
+_SET = Section(
+    [
+        Setting(
+            "views",
+            Named(
+                Items(Text("the name of a feature"), "a list of names of features", 1), "a mapping of names to views"
+            ),
+            "lists of features that are read as one vector",
+            ("views",),
+        ),
+        Setting(
+            "utc_offset",
+            _Time(-DAY_MS, DAY_MS, "a time of a day at most"),
+            "of local time, for operators on hours and days",
+            ("utc_offset",),
+            0,
+        ),
+    ]
+)
+FEATURES = Section(
+    [
+        Setting(
+            "features", Named(FEATURE, "a mapping of names to features", _NAME), "by name", ("features",), required=True
+        ),
+        *_SET.settings.values(),
+    ],
+    words="a mapping with `features`, a mapping of names to features",
+)
 
 
 class Window(NamedTuple):
@@ -158,7 +294,7 @@ def feature(source=None, *, name=None, **data):
         if callbacks.is_async(function):
             raise ConfigurationError(f"feature: expected a function that is not async, got {function!r:.100}")
         own = name or getattr(function, "__name__", "feature")
-        return _feature(own, data, compute=function)
+        return _feature(own, data, function)
 
     return declare
 
@@ -168,8 +304,8 @@ class FeatureSet:
     """Features by name, and views: lists of features that are read as one vector. `offset_ms`: the offset of local time
     from UTC, for operators on hours and days."""
 
-    features: Mapping = field(default_factory=dict)
-    views: Mapping = field(default_factory=dict)
+    features: Mapping = dataclass_field(default_factory=dict)
+    views: Mapping = dataclass_field(default_factory=dict)
     offset_ms: int = 0
 
     @classmethod
@@ -181,39 +317,34 @@ class FeatureSet:
                 raise ConfigurationError(f"features: expected what `feature` made, got {each!r:.100}")
             if found.setdefault(each.name, each) is not each:
                 raise ConfigurationError(f"features: {each.name} means two things; give one of them another name")
-        return cls._checked(found, views, utc_offset, "features")
+        at = Problems("features", None, Path(), "")
+        given = read(_SET, {"views": views or {}, "utc_offset": utc_offset}, at)
+        at.stop()
+        _check_names(found, given, at)
+        at.stop()
+        return cls._of(found, given)
 
     @classmethod
     def of(cls, data, where="features"):
         """From plain data: {"features": {name: {...}}, "views": {name: [names]}, "utc_offset": "1 h"}."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("features"), Mapping) or not data["features"]:
-            raise ConfigurationError(f"{where}: expected a mapping with `features`, a mapping of names to features")
-        for key in data:
-            if key not in ("features", "views", "utc_offset"):
-                raise ConfigurationError(f"{where}: {key}: expected features, views or utc_offset")
-        found = {name: _feature(name, each, f"{where}: {name}") for name, each in data["features"].items()}
-        return cls._checked(found, data.get("views"), data.get("utc_offset", 0), where)
+        return cls._read(data, Problems(where, None, Path(), ""))
 
     @classmethod
-    def _checked(cls, found, views, utc_offset, where):
-        for each in found.values():
-            for other in each.of:
-                if other not in found:
-                    raise ConfigurationError(f"{where}: {each.name}: {other}: there is no such feature")
-        _refuse_circles(found, where)
-        views = views or {}
-        if not isinstance(views, Mapping):
-            raise ConfigurationError(f"{where}: views: expected a mapping of names to lists of features")
-        for name, names in views.items():
-            if not isinstance(names, list) or not names:
-                raise ConfigurationError(f"{where}: views: {name}: expected a list of names of features")
-            for other in names:
-                if other not in found:
-                    raise ConfigurationError(f"{where}: views: {name}: {other}: there is no such feature")
-        offset = _milliseconds(utc_offset, f"{where}: utc_offset", signed=True)
-        if abs(offset) > 86_400_000:
-            raise ConfigurationError(f"{where}: utc_offset: expected a day at most")
-        return cls(found, {name: tuple(names) for name, names in views.items()}, offset)
+    def _read(cls, data, at):
+        given = read(FEATURES, data, at) or {}
+        at.stop()
+        found = {name: _made(name, each, at.part("features", name)) for name, each in given["features"].items()}
+        at.stop()
+        if not found:
+            at.add((), f"expected {FEATURES.words}, got none")
+        _check_names(found, given, at)
+        at.stop()
+        return cls._of(found, given)
+
+    @classmethod
+    def _of(cls, found, given):
+        views = {name: tuple(names) for name, names in given.get("views", {}).items()}
+        return cls(found, views, given.get("utc_offset", 0))
 
     def names(self, view):
         """The features of a view; KeyError. "*": all, in order of declaration."""
@@ -232,119 +363,79 @@ class FeatureSet:
 
 def read_feature_file(path, content_of=Path.read_bytes):
     """The FeatureSet in a YAML or JSON file; `content_of(path)` reads its bytes. ConfigurationError."""
-    import yaml
-
-    path = Path(path)
-    try:
-        data = yaml.safe_load(content_of(path).decode())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-    return FeatureSet.of(data, f"{path}")
+    file = SettingsFile(path, content_of=content_of)
+    return FeatureSet._read(file.values, file.problems)
 
 
-def _feature(name, data, where=None, compute=None):
-    where = where or name
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(f"{where}: expected a name of letters, digits and _, got {name!r:.100}")
-    if not isinstance(data, Mapping):
-        raise ConfigurationError(f"{where}: expected a mapping, got {data!r:.100}")
-    kinds = [kind for kind in DERIVED if kind in data]
-    known = (*kinds, *_DERIVED_KEYS) if kinds else _KEYS
-    for key in data:
-        if key not in known or len(kinds) > 1:
-            raise ConfigurationError(f"{where}: {key}: expected one of {', '.join((*_KEYS, *DERIVED))}")
-    default = _number(data.get("default", math.nan), f"{where}: default", nan=True)
-    about = str(data.get("about", ""))
+def _feature(name, data, compute=None):
+    at = Problems(name, None, Path(), "")
+    read(_NAME, name, at)
+    given = read(FEATURE, data, at)
+    at.stop()
+    made = _made(name, given, at, compute)
+    at.stop()
+    return made
+
+
+def _made(name, given, at, compute=None):
+    """The Feature of what was read; None, with a problem in `at`, if its keys do not fit together."""
+    kinds = [kind for kind in DERIVED if kind in given]
     if kinds:
-        of = data[kinds[0]]
-        if not isinstance(of, (list, tuple)) or len(of) != 2 or not all(isinstance(each, str) for each in of):
-            raise ConfigurationError(f"{where}: {kinds[0]}: expected the names of two features")
-        return Feature(name, kinds[0], default=default, of=tuple(of), about=about)
-    operator = _operator(data, where, compute)
-    source = data.get("source", ANY)
-    source = tuple(source) if isinstance(source, (list, tuple)) else (source,)
-    if not source or not all(isinstance(each, str) and each for each in source):
-        raise ConfigurationError(f"{where}: source: expected the name of an event, a list of them, or {ANY!r}")
-    for key, choices in (("by", BY), ("when", WHEN)):
-        if data.get(key, choices[0]) not in choices:
-            raise ConfigurationError(f"{where}: {key}: expected one of {', '.join(choices)}, got {data[key]!r:.60}")
-    for key in ("field", "other", "task", "entry"):
-        if not isinstance(data.get(key, ""), str):
-            raise ConfigurationError(f"{where}: {key}: expected a text, got {data[key]!r:.60}")
-    shape, window_ms, most_ms = _window(data.get("window", "1 d"), f"{where}: window")
+        if more := given.keys() - {kinds[0], "default", "about"}:
+            return at.add((min(more),), f"{kinds[0]} has none; leave one of the two out")
+        return Feature(name, kinds[0], of=given.pop(kinds[0]), **given)
+    operator = _operator(given, at, compute)
+    given.pop("operator", None)
+    shape, window_ms, most_ms = given.pop("window", ("sliding", DAY_MS, DAY_MS))
     if shape != "sliding" and operator in OPERATORS and OPERATORS[operator].of_sketch:
-        raise ConfigurationError(f"{where}: window: {operator} has a sliding one only")
-    fresh = data.get("fresh")
-    return Feature(
-        name,
-        operator,
-        tuple(sorted(set(source))),
-        data.get("where"),
-        data.get("field"),
-        data.get("other"),
-        data.get("by", "key"),
-        shape,
-        window_ms,
-        most_ms,
-        data.get("when", "read"),
-        _number(data.get("parameter", 0.0), f"{where}: parameter"),
-        default,
-        None if fresh is None else _milliseconds(fresh, f"{where}: fresh"),
-        about=about,
-        compute=compute,
-        task=data.get("task"),
-        entry=data.get("entry"),
-    )
+        at.add(("window",), f"{operator} has a sliding one only")
+    source = given.pop("source", ANY)
+    source = tuple(sorted({source} if isinstance(source, str) else set(source)))
+    window = {"shape": shape, "window_ms": window_ms, "most_ms": most_ms}
+    return Feature(name, operator, source, **window, **given, compute=compute)
 
 
-def _operator(data, where, compute):
-    """The operator's name; "function" or "task" for an own one."""
+def _operator(given, at, compute):
+    """The operator's name; "function" or "task" for an own one. Adds problems to `at`."""
     if compute is not None:
         return "function"
-    if "task" in data:
-        if "operator" in data:
-            raise ConfigurationError(f"{where}: operator: a task computes it; leave one of the two out")
+    operator = given.get("operator")
+    if "task" in given:
+        if operator is not None:
+            at.add(("operator",), "a task computes it; leave one of the two out")
         return "task"
-    operator = data.get("operator")
-    if not isinstance(operator, str) or operator not in OPERATORS:
+    if operator not in OPERATORS:
         import difflib
 
         near = difflib.get_close_matches(str(operator), OPERATORS, 1)
         hint = f"; did you mean {near[0]}?" if near else "; `vmhost pipeline features --operators` lists them"
-        raise ConfigurationError(f"{where}: operator: there is no {operator!r:.60}{hint}")
+        return at.add(("operator",), f"there is no {operator!r:.60}{hint}")
     for key, wants in (("parameter", OPERATORS[operator].parameter), ("other", OPERATORS[operator].other)):
-        if wants != (key in data):
-            raise ConfigurationError(f"{where}: {key}: {operator} {'needs one' if wants else 'has none'}")
-    if "entry" in data:
-        raise ConfigurationError(f"{where}: entry: it goes with a task")
+        if wants != (key in given):
+            at.add((key,), f"{operator} {'needs one' if wants else 'has none'}")
+    if "entry" in given:
+        at.add(("entry",), "it goes with a task")
     return operator
 
 
-def _window(data, where):
-    """(shape, window_ms, most_ms)."""
-    shape, max_text = "sliding", None
-    if isinstance(data, Mapping):
-        shapes = [key for key in data if key in SHAPES]
-        if len(shapes) != 1 or not data.keys() <= {shapes[0], *(("most",) if shapes == ["session"] else ())}:
-            raise ConfigurationError(
-                f"{where}: expected a time such as 7 d, or one of {{tumbling: 1 d}}, {{previous: 1 d}} and "
-                f"{{session: 30 min, most: 1 d}}, got {dict(data)!r:.100}"
-            )
-        (shape,) = shapes
-        data, max_text = data[shape], data.get("most")
-    times = [_milliseconds(data, where)]
-    times.append(max(DAY_MS, times[0]) if max_text is None else _milliseconds(max_text, f"{where}: most"))
-    if not all(0 < each <= MAX_WINDOW_MS for each in times):
-        raise ConfigurationError(f"{where}: expected a time above 0, up to 400 days")
-    return shape, *times
+def _check_names(features, given, at):
+    for name, names in given.get("views", {}).items():
+        for other in names:
+            if other not in features:
+                at.add(("views", name), f"{other}: there is no such feature")
+    missing = [(each.name, other) for each in features.values() for other in each.of if other not in features]
+    for name, other in missing:
+        at.add(("features", name), f"{other}: there is no such feature")
+    if not missing:
+        _refuse_circles(features, at)
 
 
-def _refuse_circles(features, where):
+def _refuse_circles(features, at):
     done, under_way = set(), []
 
     def visit(name):
         if name in under_way:
-            raise ConfigurationError(f"{where}: {' -> '.join((*under_way[under_way.index(name) :], name))}: a circle")
+            return at.add((), f"{' -> '.join((*under_way[under_way.index(name) :], name))}: a circle")
         if name not in done:
             under_way.append(name)
             for other in features[name].of:
@@ -356,30 +447,4 @@ def _refuse_circles(features, where):
         for name in features:
             visit(name)
     except RecursionError:
-        raise ConfigurationError(f"{where}: features of features lie too deep") from None
-
-
-def _number(value, where, nan=False):
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ConfigurationError(f"{where}: expected a number, got {value!r:.60}")
-    try:
-        number = float(value)
-    except OverflowError:
-        raise ConfigurationError(f"{where}: expected a number that a float can hold") from None
-    if math.isnan(number) and not nan:
-        raise ConfigurationError(f"{where}: expected a number, got nan")
-    return number
-
-
-def _milliseconds(value, where, signed=False):
-    """The time of a text such as "7 d", or an integer of milliseconds."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    negative = signed and isinstance(value, str) and value.startswith("-")
-    try:
-        found = milliseconds(value[1:] if negative else value)
-    except ValueError as error:
-        raise ConfigurationError(f"{where}: {error}") from None
-    if found is None:
-        raise ConfigurationError(f"{where}: expected a time such as 30 min or 7 d, got {value!r:.60}")
-    return -found if negative else found
+        at.add((), "features of features lie too deep")

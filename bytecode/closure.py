@@ -37,7 +37,7 @@ from .lookup import INSTALLED, Folders, find_module, modules_below, native_modul
 from .offered import ALIASES, LEFT_OUT, REFUSED, REFUSED_NAMES, left_out, offered_modules
 from .postponing import can_replace, postpone, replaced
 from .relocation import gives_a_place
-from .source import nodes_of, parse
+from .source import children_of, nodes_of, parse
 
 _REFUSES_VMS = "its C part refuses interpreters with a GIL of their own"
 _THIRD_PARTY = {
@@ -72,6 +72,7 @@ _PICKLES = {"pickle.dump", "pickle.dumps"}
 _BESIDE = "beside the program, nor on sys.path,"
 _MAY_NOT_RUN = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match)
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+_JUDGED = frozenset((*_MAY_NOT_RUN, *_FUNCTION, ast.Try, ast.TryStar, ast.With, ast.AsyncWith))
 # An import runs with its module; may run with it; runs in a call; is guarded: the program expects it to fail.
 _CERTAIN, _POSSIBLE, _IN_CALL, _OPTIONAL = range(4)
 _COMPUTED_BYTES = 10 << 20  # of sources that one computed import may bring
@@ -123,7 +124,8 @@ class Closure:
     """`sources` maps dotted names to Source; `errors` and `warnings` are sorted tuples of Diagnostic; `absent` is a
     tuple of Absent, sorted by name; `inert` has the modules that are replaced by inert ones where packages import them,
     and `replaced` the places of these imports: {path: lines}; `later` maps own modules to the imports in them that
-    wait: {name: Postponed}; `found`, of a running program's module, is what `lookup.still_hold` takes."""
+    wait: {name: Postponed}; `deferred` maps modules of packages that are left out until a VM imports them to (path,
+    is_package); `found`, of a running program's module, is what `lookup.still_hold` takes."""
 
     sources: dict
     errors: tuple
@@ -132,6 +134,7 @@ class Closure:
     inert: tuple = ()
     replaced: dict = field(default_factory=dict)
     later: dict = field(default_factory=dict)
+    deferred: dict = field(default_factory=dict)
     found: tuple = field(default=(), compare=False)
 
 
@@ -168,7 +171,16 @@ def close_over_folder(folder, entry, packages=None, also=(), named=None):
 
 
 def closure_of_module(
-    module_name, source, roots, filename=None, is_package=False, gap=None, also=(), lazily=False, kept=None
+    module_name,
+    source,
+    roots,
+    filename=None,
+    is_package=False,
+    gap=None,
+    also=(),
+    lazily=False,
+    kept=None,
+    defers=False,
 ):
     """The Closure of a module of the running program.
 
@@ -179,7 +191,8 @@ def closure_of_module(
 
     With `gap`, the text of an expression, an impossible import at the top of one of the program's own modules is no
     error either: the returned sources bind its names to `gap(__name__, "file:line: ...")`, on the same line. `lazily`:
-    imports of installed packages that can wait are left out (postponing.py). `kept`: the Compilations that keep what
+    imports of installed packages that can wait are left out (postponing.py). `defers`: what installed packages import
+    in functions, or name in texts, is left out as well: a VM asks for it. `kept`: the Compilations that keep what
     imports of installed packages bring."""
     text = source.encode() if isinstance(source, str) else source
     given = _nameable(Source(module_name, str(filename or f"<{module_name}>"), is_package, text))
@@ -195,6 +208,10 @@ def closure_of_module(
             return Source(name, f"<{name}>", True, b"")  # a parent package that is not under the roots
         return None
 
+    def locate(name):
+        found = None if name == module_name else folders.find(name)
+        return found and (str(found[0]), found[1])
+
     @functools.cache
     def is_of_package(top):
         found = None if not top or _is_of_python(top) else folders.find(top)
@@ -208,7 +225,14 @@ def closure_of_module(
             later[source.name] = found
         return replace(source, text=new)
 
-    search = _Search(find, is_task=False, native_part=folders.native, gaps=None if gap is None else {}, kept=kept)
+    search = _Search(
+        find,
+        is_task=False,
+        native_part=folders.native,
+        gaps=None if gap is None else {},
+        kept=kept,
+        locate=locate if defers else None,
+    )
     search.place = tuple(roots)
     for name in also:
         if search.find(name) is not None:
@@ -282,13 +306,16 @@ class _Search:
 
     `native_part(name)` gives the path of the native module `name`, or None. `gaps`, a dict, collects the impossible
     imports at the top of the program's own modules, which are errors without it. `packages` is the folder of a task's
-    packages, or None. `kept`: see closure_of_module.
+    packages, or None. `kept`: see closure_of_module. `locate(name)`: as `find` without reading the module, (path,
+    is_package); given where imports are deferred.
     """
 
     place = ()  # the folders to search, where `kept` is given
 
-    def __init__(self, find, is_task, native_part=lambda top: None, gaps=None, packages=None, kept=None):
-        self._find, self._kept = find, kept
+    def __init__(self, find, is_task, native_part=lambda top: None, gaps=None, packages=None, kept=None, locate=None):
+        self._find, self._kept, self._locate = find, kept, locate
+        self._located = {}  # results of `locate`
+        self.deferred = {}  # modules of packages that a VM is to ask for -> (path, is_package)
         self._folder = packages
         self.gaps = gaps
         self.absent, self._levels = {}, {}  # dotted name -> Absent, and the level of the import that it tells of
@@ -350,6 +377,11 @@ class _Search:
             tuple(self.absent[name] for name in sorted(self.absent)),
             tuple(sorted(self.inert)),
             lines,
+            deferred={
+                name: self.deferred[name]
+                for name in sorted(self.deferred)
+                if name not in sources and name not in self.absent
+            },
         )
 
     def _reached(self):
@@ -418,6 +450,27 @@ class _Search:
                 whose = "vmhost's guest runtime" if prefix == "vmhost" else f"the standard library's module {prefix}"
                 self.errors.add(Diagnostic(source.path, 0, f"has the name of {whose}; rename it"))
 
+    def locate(self, name):
+        """(path, is_package) of the module `name` of an installed package, whose text is not read; else None."""
+        if name not in self._located:
+            found = None if _is_of_python(name.partition(".")[0]) else self._locate(name)
+            self._located[name] = found if found and _lies_in_packages(found[0]) else None
+        return self._located[name]
+
+    def defer(self, name, handled=False):
+        """Leaves the module `name` of an installed package out until a VM asks for it; False where it cannot be
+        deferred. `handled`: as in `add`."""
+        parts = name.split(".")
+        if self._locate is None or parts[0] in _THIRD_PARTY or self.locate(name) is None:
+            return False
+        for length in range(1, len(parts) + 1):
+            prefix = ".".join(parts[:length])
+            if not handled:
+                self.reaches.setdefault(self._reading, set()).add(prefix)
+            if prefix not in self.sources and (found := self.locate(prefix)) is not None:
+                self.deferred[prefix] = found
+        return True
+
     def add_named(self, name, place):
         """Adds a module, or with "pkg.*" all below a package; `place`, the (file, line) that names it, for errors."""
         package = name.removesuffix(".*")
@@ -448,23 +501,24 @@ class _Search:
             path = Path(self._folder).parent / path
         return path if path.is_dir() else path.parent
 
-    def add_computed(self, patterns, source, line):
+    def add_computed(self, patterns, source, line, in_call):
         """Adds the modules that an import of `source` in line `line`, with a computed name of these patterns, may ask
-        for; True if the names show which."""
+        for; True if the names show which. `in_call`: defers those that it can."""
         for package, fits in ((fixed_package(each), matcher(each)) for each in patterns):
             if package:
-                self._add_all({name: size for name, size in self.below(package).items() if fits.fullmatch(name)})
+                fitting = {name: size for name, size in self.below(package).items() if fits.fullmatch(name)}
+                self._add_all(fitting, in_call)
         shown = all(map(fixed_package, patterns))
         if not shown and is_installed(source):
             self._computed.setdefault(source.name.partition(".")[0], (source.path, line))
             package = source.name if source.is_package else source.name.rpartition(".")[0]
-            self._add_all(self.below(package))
+            self._add_all(self.below(package), in_call)
         return shown
 
-    def _add_all(self, found):
+    def _add_all(self, found, in_call):
         if sum(found.values()) <= _COMPUTED_BYTES:
             for name in found:
-                if self.find(name) is not None:
+                if not (in_call and self.defer(name)) and self.find(name) is not None:
                     self.add(name)
 
     def add_texts(self, source, names, has_computed):
@@ -480,10 +534,12 @@ class _Search:
                 name = f"{source.name}.{name}"
             if name.startswith(f"{top}."):
                 self._find_data(name)
-            while name.count(".") and self.find(name) is None and name.rpartition(".")[0] != package:
+            there = self.find if self._locate is None else self.locate
+            while name.count(".") and there(name) is None and name.rpartition(".")[0] != package:
                 name = name.rpartition(".")[0]  # it may end with the name of an attribute
-            if name.startswith(f"{top}.") and not _NO_PARTS & set(name.split(".")) and self.find(name) is not None:
-                self.add(name)
+            if name.startswith(f"{top}.") and not _NO_PARTS & set(name.split(".")) and there(name) is not None:
+                if not self.defer(name):
+                    self.add(name)
 
     def _find_data(self, name):
         """Lets a folder of files below an installed package be found as a package, as in plain Python: programs name it
@@ -513,7 +569,8 @@ class _Search:
         for top in sorted({name.partition(".")[0] for name, each in self.sources.items() if is_installed(each)}):
             source = self.find(top)  # what is only reported is nothing that the search depends on
             there = modules_below(top, self._place(source)) if source is not None and source.is_package else {}
-            left = {name: size for name, size in there.items() if name not in self.sources and name not in self.absent}
+            known = self.sources.keys() | self.absent.keys() | self.deferred.keys()
+            left = {name: size for name, size in there.items() if name not in known}
             if left:
                 size = f"{sum(left.values()) / 1e6:.1f} MB"
                 advice = f"list those needed in task.yaml, such as import: [{next(iter(left))}], or {top}.* for all"
@@ -589,7 +646,7 @@ class _Search:
 
     def _read_import(self, name, key):
         """What importing the module `name` of an installed package brings, as plain values; kept under `key`."""
-        inner = _Search(self._find, False, self._native_part)
+        inner = _Search(self._find, False, self._native_part, locate=self._locate)
         inner._outer, inner._found, inner._seen, inner.sources = self, self._found, self._seen, dict(self.sources)
         inner.uses = {module: dict(used) for module, used in self.uses.items()}
         inner.run(name)
@@ -612,11 +669,12 @@ class _Search:
             },
             "reaches": {module: sorted(brings) for module, brings in inner.reaches.items() if module is not None},
             "computed": inner._computed,
+            "deferred": inner.deferred,
             "broken": [each for each in inner._asked if self._found[each] is not self._seen[each]],
         }
         asked = [each for each in inner._asked if not _is_of_python(each.partition(".")[0])]
         if key and all(self._seen[each] is None or is_installed(self._seen[each]) for each in asked):
-            depends = {each: self._identity(each) for each in asked}, inner._natives, inner.sizes
+            depends = {each: self._identity(each) for each in asked}, inner._natives, inner.sizes, inner._located
             self._kept.put(key, (depends, brought))
         return brought
 
@@ -625,9 +683,10 @@ class _Search:
         found = self._kept.get(key)
         if found is None:
             return None
-        (asked, natives, below), brought = found
+        (asked, natives, below, located), brought = found
         same = all(self._identity(name) == identity for name, identity in asked.items())
         same = same and all(self._native(name) == path for name, path in natives.items())
+        same = same and all(self.locate(name) == place for name, place in located.items())
         return brought if same and all(self.below(name) == sizes for name, sizes in below.items()) else None
 
     def _merge(self, brought):
@@ -641,6 +700,7 @@ class _Search:
         for module, statements in brought["replaced"].items():
             self.replaced[module] = [(_Place(*place), text) for *place, text in statements]
         self._computed = brought["computed"] | self._computed
+        self.deferred.update(brought["deferred"])
         for absent in brought["absent"]:
             self.lack(*absent)
 
@@ -707,7 +767,7 @@ class _Reader:
         self._search, self._source, self._tree, self._nodes = search, source, tree, nodes_of(tree)
         self._own = not is_installed(source)
         self._level = _CERTAIN  # of the node being read
-        self._bound = set()  # names that this module binds
+        self._in_call = False  # is the node in a function?
         self._imported = {}  # local name -> dotted name it stands for
         self._functions = set()  # names that are only ever bound to functions
         self._codes = set()  # names that are bound to code objects
@@ -715,27 +775,27 @@ class _Reader:
         self._inert = []  # imports that are replaced by inert modules: triples for _statements
         given = set()
         for node in self._nodes:
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            kind = type(node)  # compared: most nodes are none of these, and isinstance takes several times as long
+            if kind is ast.Name:
+                if type(node.ctx) is ast.Store:
+                    given.add(node.id)
+            elif kind is ast.arg:
+                given.add(node.arg)
+            elif kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
                 self._functions.add(node.name)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                given.add(node.id)
-            elif isinstance(node, (ast.arg, ast.ClassDef)):
-                given.add(node.arg if isinstance(node, ast.arg) else node.name)
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute) and node.value.attr == "__code__":
-                self._codes.update(target.id for target in node.targets if isinstance(target, ast.Name))
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                self._bound.add(node.name)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                self._bound.add(node.id)
-            elif isinstance(node, ast.arg):
-                self._bound.add(node.arg)
-            elif isinstance(node, ast.Import):
+            elif kind is ast.ClassDef:
+                given.add(node.name)
+            elif kind is ast.Assign:
+                if isinstance(node.value, ast.Attribute) and node.value.attr == "__code__":
+                    self._codes.update(target.id for target in node.targets if isinstance(target, ast.Name))
+            elif kind is ast.Import:
                 for alias in node.names:
                     top = alias.name.partition(".")[0]
                     self._imported[alias.asname or top] = alias.name if alias.asname else top
-            elif isinstance(node, ast.ImportFrom) and not node.level:
+            elif kind is ast.ImportFrom and not node.level:
                 for alias in node.names:
                     self._imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        self._bound = given | self._functions  # names that this module binds
         self._functions -= given
 
     def read(self):
@@ -743,26 +803,30 @@ class _Reader:
         if not self._own:
             has_computed = "__getattr__" in self._bound or any(each in self._source.text for each in _COMPUTES)
             self._search.add_texts(self._source, self._module_names(), has_computed)
-        pending = [(statement, _CERTAIN) for statement in self._tree.body]
+        pending = [(statement, _CERTAIN, False) for statement in self._tree.body]
         while pending:
-            node, self._level = pending.pop()
+            node, self._level, self._in_call = pending.pop()
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self._import(alias.name, node, f"import {alias.name}", alias)
             elif isinstance(node, ast.ImportFrom):
                 self._import_from(node)
+            elif type(node) is ast.Constant or not self._own and type(node) is ast.Name:
+                continue
             elif isinstance(node, ast.expr):
                 excused = set()  # called functions, which _call judges, and operands of comparisons
                 for part in nodes_of(node):
-                    if isinstance(part, ast.Call):
+                    kind = type(part)
+                    if kind is ast.Call:
                         excused.add(part.func)
                         self._call(part)
-                    elif isinstance(part, ast.Compare):
+                    elif kind is ast.Compare:
                         excused.update((part.left, *part.comparators))
-                    if isinstance(part, (ast.Attribute, ast.Name)):
+                    elif self._own and (kind is ast.Attribute or kind is ast.Name):
                         self._name(part, part in excused)
             else:
-                pending += self._children(node)
+                in_call = self._in_call or isinstance(node, _FUNCTION)
+                pending += [(child, level, in_call) for child, level in self._children(node)]
         if self._inert:
             self._search.replaced[self._source.name] = _statements(self._inert, binding)
 
@@ -800,6 +864,8 @@ class _Reader:
     def _import(self, name, node, shown, alias=None):
         """Adds the module, or reports why it can't be imported; True if it can."""
         search, where = self._search, (self._source.path, node.lineno)
+        if self._in_call and not self._own and search.defer(name, self._level == _OPTIONAL):
+            return True
         problem = search.problem(name, self._own)
         if problem is not None and not self._own and self._level < _IN_CALL and hasattr(node, "names"):
             inert = modules_of(node, alias, name)
@@ -883,6 +949,8 @@ class _Reader:
     def _children(self, node):
         """The children of `node` to read, each with its level."""
         level = self._level
+        if type(node) not in _JUDGED:
+            return [(child, level) for child in children_of(node)]
         if isinstance(node, ast.If) and (known := known_test(node.test)) is not None:
             return [(statement, level) for statement in (node.body if known else node.orelse)]
         if isinstance(node, _MAY_NOT_RUN):
@@ -905,7 +973,7 @@ class _Reader:
             ]
         if isinstance(node, (ast.With, ast.AsyncWith)):
             level = _OPTIONAL if any(suppresses_import_error(item.context_expr) for item in node.items) else level
-        return [(child, level) for child in ast.iter_child_nodes(node)]
+        return [(child, level) for child in children_of(node)]
 
     def _imports_succeed(self, body):
         """Does `body` import something, and is all of it there? Then a handler for ImportError never runs."""
@@ -993,12 +1061,13 @@ class _Reader:
             self._import_named(found[0], node, f"{shown}({found[0]!r})", asks_only or shown == "pkgutil.resolve_name")
             return
         computed = [each for each in found if "*" in each]
+        in_call = self._in_call and not self._own
         for name in sorted(set(found) - set(computed)):
-            if self._search.problem(name, self._own) is None:
+            if not (in_call and self._search.defer(name)) and self._search.problem(name, self._own) is None:
                 self._search.add(name)
         if asks_only and computed == list(ANYTHING) and not self._own:
             return  # few load what they ask for
-        if computed and not self._search.add_computed(computed, self._source, node.lineno):
+        if computed and not self._search.add_computed(computed, self._source, node.lineno, in_call):
             self._warn(
                 node,
                 f"{shown}: the compiler can't see which module this imports; name it under `import` in task.yaml, or"
@@ -1011,6 +1080,8 @@ class _Reader:
         if may_fail:
             while "." in name and self._search.find(name) is None and self._search.find(name.rpartition(".")[0]):
                 name = name.rpartition(".")[0]
+            if self._in_call and not self._own and self._search.defer(name):
+                return
             if self._search.find(name) is not None and self._search.problem(name, self._own) is None:
                 self._search.add(name)
         elif self._import(name, node, shown) and isinstance(listed := _fromlist(node), (ast.List, ast.Tuple)):
@@ -1070,4 +1141,8 @@ def _reads_expressions(call):
 
 def is_installed(source):
     """Does the Source lie in a folder of installed packages?"""
-    return any(part in INSTALLED for part in Path(source.path).parts)
+    return _lies_in_packages(source.path)
+
+
+def _lies_in_packages(path):
+    return any(part in INSTALLED for part in Path(path).parts)

@@ -13,6 +13,9 @@ _FIELD = re.compile(r"\{[^{}]*\}")
 _CONVERSION = re.compile(r"%(?:\(\w*\))?[-#0 +]*[\d*]*(?:\.[\d*]+)?[a-zA-Z]")
 _NAMES_A_MODULE = re.compile(r"\.{0,2}[A-Za-z_]\w*(?:\.\w+)*(?::[\w.]+)?")
 ANYTHING = ("*",)
+_NOTED = frozenset(
+    (ast.Constant, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.AsyncFor, ast.comprehension, ast.AugAssign)
+) | {ast.arg}
 
 
 class ModuleNames:
@@ -26,21 +29,25 @@ class ModuleNames:
         self._loops = set()  # the expressions that are iterated over
         self.texts = set()  # texts that may name a module, such as "pkg.part" or "pkg.part:name"
         for node in nodes:
-            self._note(node)
+            if type(node) in _NOTED:
+                self._note(node)
 
     def _note(self, node):
-        if isinstance(node, ast.Constant):
+        kind = type(node)
+        if kind is ast.Constant:
             if isinstance(node.value, str) and len(node.value) < 200 and _NAMES_A_MODULE.fullmatch(node.value):
                 self.texts.add(node.value)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
-            for target in getattr(node, "targets", None) or [node.target]:
+        elif kind is ast.Assign:
+            for target in node.targets:
                 self._bind(target, node.value)
-        elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+        elif kind is ast.AnnAssign or kind is ast.NamedExpr:
+            self._bind(node.target, node.value)
+        elif kind is ast.For or kind is ast.AsyncFor or kind is ast.comprehension:
             self._loops.add(node.iter)
             self._bind(node.target, node.iter)
-        elif isinstance(node, ast.AugAssign):
+        elif kind is ast.AugAssign:
             self._bind(node.target, None)
-        elif isinstance(node, ast.arg):
+        elif kind is ast.arg:
             self._values[node.arg] = None
 
     def _bind(self, target, value):

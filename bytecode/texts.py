@@ -38,6 +38,11 @@ def absence(absent):
     return text_digest("absent", absent.name), compile_text("eval", repr(value), "<absent>")
 
 
+def deferrals(deferred):
+    """Digests and code of the texts that tell a VM which modules of packages it may ask for (`Closure.deferred`)."""
+    return dict.fromkeys((text_digest("deferred", name) for name in deferred), compile_text("eval", "1"))
+
+
 def compile_text(mode, text, filename="<string>"):
     """Marshalled code of `text`."""
     return marshal.dumps(compile(text, filename, mode, dont_inherit=True, optimize=0))

@@ -20,6 +20,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from vmhost.bytecode.errors import BytecodeError
 from vmhost.bytecode.fields import (
@@ -396,6 +397,8 @@ class _Functions:
         self._compiling, self._planned = FunctionThreads(1), weakref.WeakSet()  # codes of functions that were prepared
         self._settled = set()  # modules here none of whose functions needs more than what is compiled
         self._later = {}  # top-level module that an import waits for -> `roots` of the Luggage with that import
+        self._deferred = {}  # module of a package that VMs may ask for -> the same
+        self._unavailable = {}  # module that was asked for -> why there is none
         self._initializer = None
         self._codec = codec
         self._native = isolation.core()
@@ -466,16 +469,21 @@ class _Functions:
                     self._later.update(dict.fromkeys(tops, luggage.roots))
 
     def _add_later(self, name):
-        """Adds to the code store what a VM asks for because an import that waited is used; the reason if it cannot."""
-        roots = self._later.get(name.partition(".")[0])
+        """Adds to the code store what a VM asks for, because an import that waited is used or a function of a package
+        imports it; the reason if it cannot."""
+        roots = self._deferred.get(name) or self._later.get(name.partition(".")[0])
         if roots is None:
             return f"import {name}: no import of this program waits for it"
+        if name in self._unavailable:
+            return self._unavailable[name]
         try:
             luggage = later_luggage(name, roots)
         except BytecodeError as error:
-            return travel.reason_of(error)
-        with self._lock:
-            self._pack(luggage)
+            self._unavailable[name] = travel.reason_of(error)
+            return self._unavailable[name]
+        with self._lock:  # what VMs have stays as it is
+            new = {each: module for each, module in luggage.modules.items() if each not in self._modules}
+            self._pack(replace(luggage, modules=new))
         return None
 
     def _entry(self, in_rows, module, path, flags=""):
@@ -645,6 +653,7 @@ class _Workers(_Functions):
         again = any(self._modules[name] != module for name, module in luggage.modules.items() if name not in new)
         files = {path: data for path, data in luggage.files.items() if path not in self._files}
         self._modules.update(luggage.modules)
+        self._deferred.update(dict.fromkeys(luggage.deferred, luggage.roots))
         self._texts.update(texts)
         self._files.update(files)
         if again:

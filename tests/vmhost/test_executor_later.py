@@ -22,7 +22,64 @@ PACKAGES = {
     "broken.py": "import numpy\nX = 1\n",
     "slow.py": "import time\ntime.sleep(0.05)\nX = 3\n",
     "unnamed.py": "X = 1\n",
+    "deep/__init__.py": """
+import importlib, importlib.util
+NAMED = {"style": "deep.styles.plain:Style"}
+
+def within():
+    import deep_below
+    from deep.parts import one
+    from . import parts
+    return deep_below.VALUE, one.NAME, parts.one is one
+
+def further():
+    from deep.parts import one
+    return one.more()
+
+def named(name):
+    module, _, attribute = NAMED[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+def is_there(name):
+    return importlib.util.find_spec(name) is not None
+
+def fails():
+    import broken
+
+def chooses():
+    try:
+        import broken
+    except ImportError:
+        return "the other way"
+""",
+    "deep/parts/__init__.py": "",
+    "deep/parts/one.py": "NAME = __name__\ndef more():\n    from deep.parts import two\n    return two.NAME\n",
+    "deep/parts/two.py": "NAME = __name__\n",
+    "deep/styles/__init__.py": "",
+    "deep/styles/plain.py": "class Style: pass\n",
+    "deep_below.py": "import collections\nVALUE = collections.namedtuple('Pair', 'a b')(1, 2).b\n",
 }
+DEEP = """
+    import deep
+
+    def within():
+        return deep.within()
+
+    def further():
+        return deep.further()
+
+    def named(name):
+        return deep.named(name).__name__
+
+    def is_there(name):
+        return deep.is_there(name)
+
+    def fails():
+        return deep.fails()
+
+    def chooses():
+        return deep.chooses()
+"""
 PROGRAM = """
     import sys
     import heavy, heavy.part
@@ -88,6 +145,15 @@ def program(tmp_path, monkeypatch):
         sys.modules.pop(each, None)
 
 
+@pytest.fixture
+def deep(program, tmp_path):
+    name = f"deep_program_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(DEEP))
+    yield importlib.import_module(name)
+    for each in [each for each in sys.modules if each == name or each.partition(".")[0] == "deep"]:
+        del sys.modules[each]
+
+
 def code_store(pool):
     return {name for name in pool._workers._modules if not name.startswith("program_")}
 
@@ -109,6 +175,44 @@ def test_a_use_that_the_source_does_not_show_asks_for_the_code(program):
         with pytest.raises(ImportError, match=r"here: import unnamed: no import of this program waits for it"):
             pool.submit(program.asks, "unnamed").result()
         assert "unnamed" not in code_store(pool)
+
+
+def of_deep(pool):
+    return {name for name in code_store(pool) if not name.startswith("deep_program_")}
+
+
+def test_what_a_package_imports_in_a_function_is_compiled_when_a_vm_imports_it(deep):
+    with vmhost.VMExecutor(1) as pool:
+        assert pool.submit(deep.is_there, "deep.missing").result() is False
+        assert of_deep(pool) == {"deep"}
+        assert pool.submit(deep.within).result() == (2, "deep.parts.one", True)
+        assert of_deep(pool) == {"deep", "deep_below", "deep.parts", "deep.parts.one"}
+        assert pool.submit(deep.named, "style").result() == "Style"
+        assert of_deep(pool) >= {"deep.styles.plain"} and "deep.parts.two" not in of_deep(pool)
+        assert pool.submit(deep.further).result() == "deep.parts.two"
+        assert pool._workers._edition == 1  # no other VMs were needed
+        there = {name: pool.submit(deep.is_there, name).result() for name in ("deep.parts", "deep.missing", "broken")}
+        assert there == {"deep.parts": True, "deep.missing": False, "broken": False}
+
+
+def test_a_module_that_no_vm_can_load_is_refused_as_one_at_the_top_is(deep, monkeypatch):
+    from vmhost import executor
+
+    asked, later_luggage = [], executor.later_luggage
+
+    def counted(name, roots):
+        asked.append(name)
+        return later_luggage(name, roots)
+
+    monkeypatch.setattr(executor, "later_luggage", counted)
+    with vmhost.VMExecutor(1) as pool:
+        for _ in range(2):
+            with pytest.raises(
+                ModuleNotFoundError, match=r"No module named 'broken': a VM can't import it: .*broken.py:1"
+            ):
+                pool.submit(deep.fails).result()
+            assert pool.submit(deep.chooses).result() == "the other way"
+    assert asked == ["broken"]
 
 
 def test_threads_that_use_it_at_once_wait_for_it(program):

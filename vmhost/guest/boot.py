@@ -40,9 +40,11 @@ class Importer:
         if kind is None:
             if name.startswith("_sysconfigdata_"):
                 return ModuleSpec(name, _importer, origin="empty")
+            kind, reason = _fetched(name)
+        if kind is None:
             # importlib.util.find_spec, which only asks whether it exists, gets None
             if _getframe(2).f_code is _FINDS:
-                _raise_if_known_absent(name, _getframe(3))
+                _raise_if_known_absent(name, _getframe(3), reason)
             return None
         if kind >= _BUILTIN:
             return ModuleSpec(name, _importer, origin="built-in" if kind == _BUILTIN else "native")
@@ -145,6 +147,17 @@ def _modules_in(package, prefix):
     return [(prefix + name, is_package) for name, is_package in sorted(_native.modules(package).items())]
 
 
+def _fetched(name):
+    """Has the host of an executor add the module of a package that it left out (`Closure.deferred`): (kind, None), or
+    (None, the reason)."""
+    from vmhost.guest.texts import digest
+
+    if _native.text(digest("deferred", name)) is None:
+        return None, None
+    _, reason = _native.host_call("later", name)
+    return _native.find(name), reason and reason.removeprefix(f"import {name}: ")
+
+
 def _code_in(space):
     """The code of the functions of a namespace, of the methods of its classes, and the code within it."""
     found = []
@@ -167,10 +180,10 @@ _FINDS = _frozen_importlib._find_and_load_unlocked.__code__
 _TAKES_NAMES = _frozen_importlib._handle_fromlist.__code__
 
 
-def _raise_if_known_absent(name, frame):
-    """Raises ModuleNotFoundError with the reason, if the cloud compiler recorded one for this module. For `from package
+def _raise_if_known_absent(name, frame, reason=None):
+    """Raises ModuleNotFoundError with the reason, if there is one or the cloud compiler recorded one. For `from package
     import name` it is an ImportError: the import system would turn the other into one without the reason."""
-    reason = _reason_of_absence(name)
+    reason = reason or _reason_of_absence(name)
     if reason is not None:
         for _ in range(3):  # past the functions of the import system between these two
             if frame is not None and frame.f_code is _TAKES_NAMES:

@@ -47,6 +47,7 @@ class Luggage:
     # own module -> {name: Postponed}: imports that wait, whose modules are not among these; and where they are found
     later: Mapping = MappingProxyType({})
     roots: tuple = ()
+    deferred: frozenset = frozenset()  # modules of packages that are not among these either, until a VM imports them
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,8 @@ def luggage_of(source, roots, packages, is_own=True):
 
 
 def later_luggage(module, roots):
-    """The Luggage of the installed module that an import that waited needs; `roots` is of the Luggage of what imports
-    it. BytecodeError."""
+    """The Luggage of the installed module that an import that waited, or one of a package in a function, needs; `roots`
+    is of the Luggage of what imports it. BytecodeError."""
     folders, packages = roots
     source = ModuleSource("__vmhost_later__", f"import {module}".encode(), f"<import {module}>", False, "")
     luggage = luggage_of(source, folders, packages, is_own=False)
@@ -131,7 +132,7 @@ def _keep(kept, key, packed):
         (
             (packed.found, dict(packed.others), dict(packed.sites)),
             [(name, module.is_package, packed.codes[name]) for name, module in each.modules.items()],
-            (each.name, dict(each.texts), dict(each.gaps), dict(each.absent)),
+            (each.name, dict(each.texts), dict(each.gaps), dict(each.absent), sorted(each.deferred)),
             {own: {name: (at.modules, at.where) for name, at in names.items()} for own, names in each.later.items()},
             {path: data for path, data in each.files.items() if path not in packed.linked},
             {path: (where, _digest(each.files[path])) for path, where in packed.linked.items()},
@@ -144,7 +145,7 @@ def _kept(kept, key, roots, packages):
     entry = kept.get(key)
     if entry is None:
         return None
-    (found, others, sites), codes, (name, texts, gaps, absent), later, files, linked = entry
+    (found, others, sites), codes, (name, texts, gaps, absent, deferred), later, files, linked = entry
     try:
         same = all(state_of_packages(site) == state for site, state in sites.items())
     except OSError:
@@ -166,7 +167,7 @@ def _kept(kept, key, roots, packages):
         if _digest(files[path]) != digest:
             return None
     waiting = {own: {each: Postponed(*at) for each, at in names.items()} for own, names in later.items()}
-    luggage = Luggage(name, modules, texts, gaps, files, absent, waiting, (roots, packages))
+    luggage = Luggage(name, modules, texts, gaps, files, absent, waiting, (roots, packages), frozenset(deferred))
     return luggage, found[2]
 
 

@@ -18,7 +18,7 @@ from vmhost.bytecode.format import Module
 from vmhost.bytecode.inert import table
 from vmhost.bytecode.packages import files_of, packages_in
 from vmhost.bytecode.recording import Program, Recorded, read_record, recorded_imports
-from vmhost.bytecode.texts import absence
+from vmhost.bytecode.texts import absence, deferrals
 from vmhost.runtime import program_packages
 from vmhost.runtime.luggage import Luggage, Packed, digest_of, state_of_packages
 from vmhost.runtime.working_folder import absolute
@@ -38,7 +38,7 @@ def pack(source, roots, packages, is_own, kept):
     begin = time.monotonic()
     data, gap = program_packages.locked_data(packages), _GAP if is_own else None
     closure = closure_of_module(
-        source.name, source.text, roots, source.path, source.is_package, gap, data, is_own, kept
+        source.name, source.text, roots, source.path, source.is_package, gap, data, is_own, kept, defers=True
     )
     modules, texts, codes = {}, {}, {}
     for name, each in closure.sources.items():
@@ -57,7 +57,7 @@ def pack(source, roots, packages, is_own, kept):
     for record in records:
         texts |= record.texts
         files |= record.files(closure.sources)
-    texts |= dict(map(absence, closure.absent))
+    texts |= dict(map(absence, closure.absent)) | deferrals(closure.deferred)
     texts |= dict(_inert_table(module, kept) for module in closure.inert)
     luggage = Luggage(
         source.name,
@@ -68,6 +68,7 @@ def pack(source, roots, packages, is_own, kept):
         {each.name: each.reason for each in closure.absent},
         closure.later,
         (roots, packages),
+        frozenset(closure.deferred),
     )
     states = {site: state_of_packages(site) for site in sites}
     _tell_slow(source, closure, time.monotonic() - begin)
@@ -87,10 +88,11 @@ def _inert_table(module, kept):
 def _sites(closure):
     """{folder of packages: top-level names that the Closure has of them}"""
     sites = {}
-    for name, source in closure.sources.items():
-        if is_installed(source):
-            parts = Path(source.path).parts[: -name.count(".") - 1 - source.is_package]
-            sites.setdefault(str(Path(*parts)), set()).add(name.partition(".")[0])
+    found = [(name, each.path, each.is_package) for name, each in closure.sources.items() if is_installed(each)]
+    found += [(name, *place) for name, place in closure.deferred.items() if "." not in name]
+    for name, path, is_package in found:
+        parts = Path(path).parts[: -name.count(".") - 1 - (is_package and path.endswith(".py"))]
+        sites.setdefault(str(Path(*parts)), set()).add(name.partition(".")[0])
     return sites
 
 
@@ -124,7 +126,12 @@ def _of_imports(closure, module, sites, kept):
         entry=module,
         roots=sites,
         modules=tuple(source.name for source in package_sources),
-        absent={name: each.reason for each in closure.absent for name in each.names or (each.name,)},
+        absent={
+            name: each.reason
+            for each in closure.absent
+            if not (each.names and closure.deferred)  # what is deferred may name these
+            for name in each.names or (each.name,)
+        },
         replaced=closure.replaced,
         path=None,
         sources=tuple(

@@ -230,6 +230,7 @@ def _refuse_gaps(luggage, function):
                     texts={**more.texts, **luggage.texts},
                     files={**more.files, **luggage.files},
                     absent={**more.absent, **luggage.absent},
+                    deferred=more.deferred | luggage.deferred,
                 )
     _refuse_first_imports(luggage, function)
     return luggage
@@ -278,7 +279,14 @@ def _refuse_first_imports(luggage, function):
             and step.argval not in luggage.modules
             and step.argval not in offered_modules()
         ):
-            reason = luggage.absent.get(step.argval) or (
+            reason = luggage.absent.get(step.argval)
+            if reason is None and step.argval in luggage.deferred:
+                try:
+                    later_luggage(step.argval, luggage.roots)
+                    return
+                except BytecodeError as error:
+                    reason = reason_of(error).removeprefix(f"import {step.argval}: ")
+            reason = reason or (
                 "a VM does not have it: native packages and what is not installed as pure Python stay"
                 " on the host; import it where it is not called, or use vmhost.engine.numpy for arrays"
             )

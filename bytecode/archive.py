@@ -51,10 +51,11 @@ def write_archive(entries):
 def read_archive(data, where):
     """The entries of the zip `data` (bytes or bytearray): path to a memoryview of it. BundleError, naming `where`,
     unless the zip is canonical."""
+    if data and not data.startswith((b"PK\3\4", b"PK\5\6")):
+        told = f"expected a zip file that `vmhost compile` made, got one that begins with {bytes(data[:4])!r}"
+        raise BundleError(f"{where}: not a bundle: {told}")
     if len(data) < _END.size:
         raise BundleError(f"{where}: truncated: expected at least {_END.size} bytes, got {len(data)}; {_AGAIN}")
-    if not data.startswith((b"PK\3\4", b"PK\5\6")):
-        raise BundleError(f"{where}: not a bundle: expected a zip file, got one that begins with {bytes(data[:4])!r}")
     signature, _, _, _, count, central_size, central_at, _ = _END.unpack_from(data, len(data) - _END.size)
     if signature != b"PK\5\6":
         raise BundleError(f"{where}: truncated, or something was added: expected a zip directory at the end; {_AGAIN}")

@@ -334,6 +334,9 @@ def _read_source(source):
             # a pipe has no size; pieces, since a read reserves memory for all that it may get
             while more := file.read(min(_PIECE_BYTES, MAX_BYTES + 1 - len(data))):
                 data += more
+    except FileNotFoundError:
+        advice = "a relative path begins at the working folder; `vmhost compile FOLDER -o FILE` makes a bundle"
+        raise BundleError(f"{where}: no such bundle; {advice}") from None
     except OSError as error:
         raise BundleError(f"{where}: can't read the bundle: {error.strerror}") from error
     if len(data) > MAX_BYTES:

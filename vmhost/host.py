@@ -257,7 +257,7 @@ class Host:
                 bundle = read_bundle(bundle, self._trust, self._allow_unsigned)
             bundle.verify()
         except vmhost.bytecode.errors.BundleError as error:
-            raise BundleError(str(error)) from error
+            raise BundleError(str(error)) from error.__cause__  # it says all that the inner one says
         return bundle
 
     def _check_permissions(self, manifest, policy, where):

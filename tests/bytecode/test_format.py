@@ -336,7 +336,8 @@ def test_not_a_bundle_at_all(tmp_path):
     refused(b"", "truncated: expected at least 22 bytes, got 0")
     refused(b"#!/usr/bin/env python\nprint(1)", "not a bundle: expected a zip file")
     refused(write_archive({"a": b""}), "it has no manifest.msgpack")
-    refused(tmp_path / "nothing.vmb", "nothing.vmb: can't read the bundle: No such file or directory")
+    refused(tmp_path / "nothing.vmb", "nothing.vmb: no such bundle; a relative path begins at the working folder")
+    refused(b"# notes", "not a bundle: expected a zip file")
     refused(tmp_path, "can't read the bundle: Is a directory")
 
 

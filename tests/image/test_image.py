@@ -349,7 +349,7 @@ def test_files_of_an_image_for_another_python_or_machine_are_refused(image, vmru
         ([], "usage: vmrun"),
         (["frobnicate"], "no such command"),
         (["run"], "expected BUNDLE"),
-        (["run", "nothing.vmb"], "nothing.vmb: can't read the bundle"),
+        (["run", "nothing.vmb"], "nothing.vmb: no such bundle"),
         (["run", "nothing.vmb", "--input"], "--input: expected a value"),
         (["run", "nothing.vmb", "--input", "{"], "not JSON"),
         (["run", "nothing.vmb", "--color"], "--color: no such option"),

@@ -37,6 +37,15 @@ def failing(kind=fake_core.TASK_ERROR):
 # -- versions ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_missing_file_and_one_that_is_no_bundle_are_one_error_each(fake_host, tmp_path):
+    host, _ = fake_host()
+    (tmp_path / "notes.txt").write_text("# notes")
+    for name, message in (("missing.vmb", "missing.vmb: no such bundle; "), ("notes.txt", "notes.txt: not a bundle: ")):
+        with pytest.raises(vmhost.BundleError, match=message) as caught:
+            host.load(tmp_path / name)
+        assert caught.value.__cause__ is None
+
+
 def test_the_handle_moves_to_a_newer_version_and_the_old_one_drains(fake_host, bundle):
     host, core = fake_host(FakeCore(guest=None), policy=Policy(max_vms=4, warm=2, max_warm=4))
     task = host.load(bundle(limits={"concurrency": 1}))

@@ -83,7 +83,7 @@ def test_from_an_empty_folder_to_a_device_that_runs_a_release(tmp_path, run, mon
         assert "1 of 1 known devices: kitchen-1" in run("cloud", "ask", audience)
         run("cloud", "repository", "other")
         made = json.loads(
-            run("cloud", "token", "ann", "--scope", "release:other", "--days", "2", "--label", "ci", "--json")
+            run("cloud", "token", "ann", "--scope", "release:other", "--for", "2 d", "--label", "ci", "--json")
         )
         assert "needs release (of shop)" in run("cloud", "rollback", "2", "--token", made["token"], code=_refused())
         listed = run("cloud", "accounts")

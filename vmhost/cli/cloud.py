@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from vmhost.cli import failures, links
+from vmhost.cli import failures, links, quantities
 from vmhost.cli.groups import Group
 
 
@@ -332,14 +332,18 @@ def change(output, ask, name, role, disabled):
     help="read, push, release, or one of these for a repository: push:shop; join: devices ask, an admin approves. "
     "[default: all of the account's]",
 )
-@click.option("--days", type=click.FloatRange(0, 36500, min_open=True), help="Days until it expires. [default: never]")
+@click.option(
+    "--for",
+    "valid_s",
+    type=quantities.Time(1, 36500 * 86400),
+    help='How long it is valid, as in "90 d". [default: for ever]',
+)
 @click.option("--label", default="", help="Its purpose.")
 @click.option("--uses", type=click.IntRange(1), help="How many devices may join with it. [default: any number]")
 @_remote
-def token(output, ask, account, scopes, days, label, uses):
+def token(output, ask, account, scopes, valid_s, label, uses):
     """Create a further token of ACCOUNT."""
-    expires_s = None if days is None else days * 86400
-    body = {"account": account, "scopes": list(scopes) or None, "expires_s": expires_s, "label": label, "uses": uses}
+    body = {"account": account, "scopes": list(scopes) or None, "expires_s": valid_s, "label": label, "uses": uses}
     output.document(made := ask("POST", "/tokens", body))
     output.line(f"a token of {account}, shown this once:")
     output.line(made["token"])
@@ -1105,12 +1109,17 @@ def _time(ms):
 
 @command.command()
 @click.option(
-    "--hours", type=click.FloatRange(0, 336, min_open=True), default=24, show_default=True, help="How far back."
+    "--last",
+    "last_s",
+    type=quantities.Time(1, 336 * 3600),
+    default="24 h",
+    show_default=True,
+    help='How far back, as in "2 d"; at most 14 days.',
 )
 @_remote
-def fleet(output, ask, hours):
+def fleet(output, ask, last_s):
     """Show the devices' reports: running versions, errors by cohort, crashes by cause, open alerts."""
-    found = ask("GET", "/fleet", hours=hours, limit=1000)
+    found = ask("GET", "/fleet", hours=last_s / 3600, limit=1000)
     alerts = ask("GET", "/fleet/alerts", limit=1000)["alerts"]
     output.document(found | {"alerts": alerts})
     rows = [

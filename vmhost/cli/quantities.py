@@ -21,9 +21,14 @@ class Time(click.ParamType):
         if seconds is None:
             self.fail(f'expected a time such as "500 ms" or "2 s", got {value!r:.80}', parameter, context)
         if not self.at_least <= seconds <= self.at_most:
-            bounds = f"at least {self.at_least:g} s" + (f", at most {self.at_most:g} s" if self.at_most < 1e300 else "")
+            bounds = f"at least {_shown(self.at_least)}"
+            bounds += f", at most {_shown(self.at_most)}" if self.at_most < 1e300 else ""
             self.fail(f"expected {bounds}, got {value!r:.80}", parameter, context)
         return seconds
+
+
+def _shown(seconds):
+    return f"{seconds / 86400:g} d" if seconds >= 2 * 86400 else f"{seconds:g} s"
 
 
 class Size(click.ParamType):

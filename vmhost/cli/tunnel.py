@@ -23,13 +23,20 @@ def command():
 @click.argument("folder", type=_FOLDER)
 @click.option("--device", "devices", multiple=True, help="Also make a certificate for this device; may be repeated.")
 @click.option("--host", "hosts", multiple=True, help="A name or address of the server. [default: localhost, 127.0.0.1]")
-@click.option("--days", default=825, show_default=True, type=click.IntRange(1, 36500), help="How long they are valid.")
+@click.option(
+    "--for",
+    "valid_s",
+    default="825 d",
+    show_default=True,
+    type=quantities.Time(86400, 36500 * 86400),
+    help="How long they are valid, in whole days.",
+)
 @failures.command
-def certificates(output, folder, devices, hosts, days):
+def certificates(output, folder, devices, hosts, valid_s):
     """Make a CA, a certificate for the server and one for each device in FOLDER. Existing files stay."""
     from vmhost.tunnel.tls import make_certificates
 
-    made = make_certificates(folder, devices, hosts or ("localhost", "127.0.0.1"), days)
+    made = make_certificates(folder, devices, hosts or ("localhost", "127.0.0.1"), int(valid_s // 86400))
     output.document({"folder": str(folder), "made": made})
     output.line(f"{folder}: made {', '.join(made)}" if made else f"{folder}: nothing to make, all files are there")
 

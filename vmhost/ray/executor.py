@@ -375,6 +375,7 @@ class _Cluster(_Functions):
                 self._edition += 1
             for known, more in zip((self._modules, self._texts, self._files), new):
                 known.update(more)
+            self._deferred.update(dict.fromkeys(luggage.deferred, luggage.roots))
             if any(new):
                 self.log.append(new)
 

@@ -118,7 +118,7 @@ def test_a_push_of_a_megabyte_comes_in_chunks(cloud, work):
             ["simulation: import of main", "posix.kill"],
         ),
         ({"simulation/bad.json": "[1]"}, ['bad.json: expected an object with "input"']),
-        ({"release.yaml": "steps: [{percent: 200}]"}, ["release.yaml: steps[0]: percent", "got 200"]),
+        ({"release.yaml": "steps: [{percent: 200}]"}, ["release.yaml: steps.0.percent", "got 200"]),
         ({"task.yaml": "name: ["}, ["task.yaml:1: not YAML"]),
     ],
 )

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from tests.tunnel.conftest import WAIT_S, until
+from vmhost.pipeline import interrupts
 from vmhost.tunnel import AsyncDevice
 from vmhost.tunnel.loop_thread import LoopEndedError, LoopThread
 
@@ -157,6 +158,35 @@ def test_ctrl_c_ends_the_call_and_nothing_else(often):
         assert thread.run(whose())
     assert thread.broken == []
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_ends_the_call_while_a_pipeline_is_open_and_after_one_was_closed_elsewhere():
+    """Closed by another thread, it leaves its handler, which defers Ctrl-C until this thread is out of the tunnel."""
+
+    async def never():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        await asyncio.sleep(WAIT_S)
+        raise AssertionError("it was not cancelled")
+
+    before = signal.getsignal(signal.SIGINT)
+    assert interrupts.open()
+    try:
+        with loop_thread() as thread:
+            for often in (False, True):
+                if often:
+                    borrow(thread)
+                with pytest.raises(KeyboardInterrupt):
+                    thread.run(never())
+            closing = threading.Thread(target=interrupts.close)
+            closing.start()
+            closing.join()
+            borrow(thread)
+            with pytest.raises(KeyboardInterrupt):
+                thread.run(never())
+            assert thread.run(whose())
+        assert signal.getsignal(signal.SIGINT) == interrupts.heard
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_after_a_handler_that_raises_a_device_connects_anew(make_server, make_device, monkeypatch):

@@ -63,6 +63,8 @@ class _Interrupts:
             self._sending = threading.Thread(target=self._send, name="vmhost-pipeline-interrupt", daemon=True)
             self._sending.start()
 
+    heard.defers_interrupts = True  # for vmhost.tunnel.loop_thread, which ends its calls itself
+
     def check(self):
         """Raises a deferred interrupt, on the main thread. Called where that is safe."""
         if self._kept and threading.current_thread() is threading.main_thread():

@@ -209,9 +209,10 @@ class LoopThread:
 def _interrupts(cancel):
     """In the block, Ctrl-C calls `cancel`, and KeyboardInterrupt is raised at the block's end: raised inside, it would
     leave locks held and the loop's work half done. A second Ctrl-C raises at once, whatever it breaks. Only on the main
-    thread and with Python's own handler; otherwise nothing changes."""
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    thread and with Python's own handler, or a pipeline's, which would wait for the block's end; otherwise nothing
+    changes."""
+    main, handler = threading.current_thread() is threading.main_thread(), signal.getsignal(signal.SIGINT)
+    if not main or not (handler is signal.default_int_handler or getattr(handler, "defers_interrupts", False)):
         yield
         return
     count = 0
@@ -232,6 +233,6 @@ def _interrupts(cancel):
             raise KeyboardInterrupt from None
         raise
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, handler)
     if count:
         raise KeyboardInterrupt

@@ -50,7 +50,7 @@ def test_doctor_says_what_is_wrong_and_goes_on(vmhost, monkeypatch, tmp_path):
     monkeypatch.setattr(host, "_system_code_stores", {})
     code, out, _ = vmhost("doctor")
     assert code == failures.UNHEALTHY
-    assert "WRONG  standard library:" in out and "stdlib.vmb: truncated" in out
+    assert "WRONG  standard library:" in out and "stdlib.vmb: not a bundle" in out
     assert "make it again: python -m vmhost.stdlib" in out
     assert "trusted keys" in out, "the checks after it were made"
 

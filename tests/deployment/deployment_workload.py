@@ -27,6 +27,7 @@ from pathlib import Path
 from tests import warm
 from tests.deployment.platforms import WorkingCopy
 from tests.stores.power_cuts import end_if_hung
+from vmhost.bytecode.errors import SigningError
 from vmhost.bytecode.signing import load_key
 from vmhost.deployment.cloud import platform as platform_module
 from vmhost.deployment.cloud.builds import Builder
@@ -92,8 +93,8 @@ class RememberedBuilds(Builder):
 
 def platform(folder, work):
     with contextlib.suppress(RefusedError):  # it is there
-        persistently(lambda: Platform.make(folder))
-    with persistently(lambda: Platform(folder)) as there, serving(there) as address:
+        persistently(lambda: Platform.make(folder), SigningError)
+    with persistently(lambda: Platform(folder), SigningError) as there, serving(there) as address:
         people(there, Path(work), address)
         devices(there)
     with persistently(lambda: Platform(folder)) as there:  # what it holds is on the disk

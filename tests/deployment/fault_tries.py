@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FAULTS = {
     "killed": lambda number: {"WRITE_LOG_LAST": number},
     "full": lambda number: {"WRITE_LOG_FAILS": number, "WRITE_LOG_FAILURES": 5},
-    "read-only": lambda number: {"WRITE_LOG_READ_ONLY": number, "PATIENCE_S": 0.2},  # until it is started again
+    # until it is started again; an agent that can write no report goes on quietly
+    "read-only": lambda number: {"WRITE_LOG_READ_ONLY": number, "PATIENCE_S": 0.2, "LAST_S": 10},
 }
 
 

@@ -17,6 +17,7 @@ myst_enable_extensions = ["colon_fence"]
 
 default_role = "code"
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["ray"]  # 70 MB, and only its name is needed here
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 100

@@ -38,11 +38,11 @@ _WINDOW_S = 60.0
 class Decision(NamedTuple):
     """What a Cascade returns.
 
-    answer      of the model that decided
-    by          "small", "large", or "cache": an answer of the large model to an equal value
-    confidence  the small model's, 0 to 1
-    reason      "sure"; "unsure": the large model decided; else why an unsure value was not decided by it: "budget",
-                "not now" (`Budget(when=)`), "offline", "late", "failed"
+    - `answer`: of the model that decided
+    - `by`: "small", "large", or "cache": an answer of the large model to an equal value
+    - `confidence`: the small model's, 0 to 1
+    - `reason`: "sure"; "unsure": the large model decided; else why an unsure value was not decided by it: "budget",
+      "not now" (`Budget(when=)`), "offline", "late", "failed"
     """
 
     answer: object

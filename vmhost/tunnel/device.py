@@ -17,8 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from vmhost import callbacks
 from vmhost.stores import StoreError
-from vmhost.tunnel import addresses, answering, events, inbox, tls
+from vmhost.tunnel import addresses, events, inbox, tls
 from vmhost.tunnel import connection as protocol
+from vmhost.tunnel.answering import Answering
 from vmhost.tunnel.backoff import Backoff
 from vmhost.tunnel.device_store import DeviceStore
 from vmhost.tunnel.errors import (
@@ -179,6 +180,7 @@ class AsyncDevice:
             self._reading = Reading(self._loop)
             self._disk = ThreadPoolExecutor(1, thread_name_prefix="tunnel-disk")
             self._answerers, self._streamers = Turns(4, "tunnel-answer"), Turns(32, "tunnel-stream")
+            self._answering = Answering(self._loop, self._reading, self._answerers)
             self.store.inbox.prepare(self._consumers.values())
             self._compression = self.store.compression()
             self._keeper = Keeper(self.store.inbox, None, self._kept)
@@ -426,8 +428,8 @@ class AsyncDevice:
         self._deadlines.clear()
         for stream in list(self._streams.values()):
             stream.broken(why)
-        for task in self._tasks.values():
-            task.cancel()
+        for answer in list(self._tasks.values()):
+            answer.cancel()
         self._sent_times.clear()
         self._refused_channels.clear()
         self._changed.set()
@@ -703,16 +705,19 @@ class AsyncDevice:
         if function is None:
             transport.connection.fail(event.number, f"nobody answers on channel {event.channel}")
             return
-        self._tasks[event.number] = self._loop.create_task(self._answer(transport, event, function))
 
-    async def _answer(self, transport, event, function):
         def failed(error, late):
             if not isinstance(error, AnswerError) and not late:
                 _log.error("tunnel: answering on %s failed", event.channel, exc_info=error)
 
-        await answering.answer(transport, event, function, event.value, self._answerers, "", failed)
-        if self._tasks.get(event.number) is asyncio.current_task():
-            del self._tasks[event.number]
+        def ended(_):
+            if self._tasks.get(event.number) is answer:  # on another connection the number may be in use again
+                del self._tasks[event.number]
+
+        answer = None
+        answer = self._answering.begin(transport, event, function, event.value, "", failed, ended)
+        if not answer.done():
+            self._tasks[event.number] = answer
 
     def _cancelled(self, transport, event):
         if (task := self._tasks.pop(event.number, None)) is not None:

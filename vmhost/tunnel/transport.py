@@ -43,9 +43,9 @@ class Reading:
         self._behind = deque()
         self._is_due = False  # whether `_take_turns` was scheduled
 
-    def later(self, transport):
-        """Calls `transport.read_on()` in its turn."""
-        self._behind.append(transport)
+    def later(self, work):
+        """Calls `work()` when its turn comes: what it does should take no longer than `at_once` events."""
+        self._behind.append(work)
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._take_turns)
@@ -54,7 +54,7 @@ class Reading:
         began = now = time.thread_time()  # what others do on this machine is no reason to wait longer
         try:
             while self._behind and now < began + _TURNS_S:
-                self._behind.popleft().read_on()
+                self._behind.popleft()()
                 now = time.thread_time()
         finally:
             self._is_due = bool(self._behind)
@@ -217,9 +217,9 @@ class Transport(asyncio.BufferedProtocol):
 
     def _read_later(self):
         self.pause_reading(TURN)
-        self._reading.later(self)
+        self._reading.later(self._read_on)
 
-    def read_on(self):
+    def _read_on(self):
         """The turn of a transport that is behind."""
         if self.closed:
             return
@@ -275,6 +275,11 @@ class Transport(asyncio.BufferedProtocol):
             if self._transport is not None:
                 self._transport.abort()
             self.on_closed(self, why)
+
+    @property
+    def is_behind(self):
+        """Whether it waits for its turn to read."""
+        return bool(self._read_pauses & TURN)
 
     @property
     def held_up(self):

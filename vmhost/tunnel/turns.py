@@ -13,6 +13,8 @@ class Turns:
         self._lock = threading.Lock()
         self._waiting = {}  # key -> deque of (future, function, arguments); the key that is next comes first
         self._running = Counter()
+        self._threads, self._working = threads, 0  # how many there may be, and how many look for work
+        self._is_shut = False
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     def submit(self, key, function, *given):
@@ -21,9 +23,20 @@ class Turns:
         future = concurrent.futures.Future()
         piece = future, function, given
         with self._lock:
+            if self._is_shut:
+                raise RuntimeError("the threads were shut down")
             self._waiting.setdefault(key, deque()).append(piece)
+            is_started = self._working < self._threads
+            self._working += is_started
         future.add_done_callback(lambda future: future.cancelled() and self._drop(key, piece))
-        self._pool.submit(self._work)
+        if is_started:
+            try:
+                self._pool.submit(self._work)
+            except RuntimeError:  # no thread could be started
+                with self._lock:
+                    self._working -= 1
+                self._drop(key, piece)
+                raise
         return future
 
     def _drop(self, key, piece):
@@ -45,6 +58,7 @@ class Turns:
                         del self._running[key]
                 key = next((each for each in self._waiting if self._running[each] < self._most), None)
                 if key is None:
+                    self._working -= 1
                     return
                 queue = self._waiting.pop(key)
                 future, function, given = queue.popleft()
@@ -64,6 +78,7 @@ class Turns:
     def shutdown(self):
         """Drops what has not begun, and waits for the rest."""
         with self._lock:
+            self._is_shut = True
             waiting, self._waiting = self._waiting, {}
         for queue in waiting.values():
             for future, _, _ in queue:

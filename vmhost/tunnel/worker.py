@@ -9,11 +9,13 @@ import socket
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from vmhost import callbacks
 from vmhost.stores import Database, StoreError
-from vmhost.tunnel import addresses, answering, events, pushes
+from vmhost.tunnel import addresses, events, pushes
 from vmhost.tunnel import connection as protocol
+from vmhost.tunnel.answering import Answering, error_text
 from vmhost.tunnel.compression import Compression
 from vmhost.tunnel.errors import (
     AnswerError,
@@ -50,7 +52,7 @@ class _Session:
         self.pumping = False
         self.wanted = False
         self.asked = {}  # number of our request -> future
-        self.tasks = {}  # number of the device's request -> task
+        self.tasks = {}  # number of the device's request -> what can be cancelled
         self.streams = {}
 
 
@@ -100,6 +102,7 @@ class Worker:
             undo.callback(pushes.unlisten, self._heard, self._heard_path)
             self._readers = ThreadPoolExecutor(2, thread_name_prefix="tunnel-reader")
             self._answerers = Turns(server.threads, "tunnel-answer", share)
+            self._answering = Answering(self.loop, self._reading, self._answerers)
             self._streamers = Turns(server.threads * _STREAMS_PER_THREAD, "tunnel-stream", share)
             self._keeper = Keeper(self.inbox, self.pushes, self._kept, tries=server.tries)
             undo.callback(self._keeper.close)
@@ -351,23 +354,21 @@ class Worker:
                 transport.connection.answer(event.number, callbacks.call(function, asked))
             except Exception as error:
                 self._failed(event, error)
-                transport.connection.fail(event.number, f"{type(error).__name__}: {error}")
+                transport.connection.fail(event.number, error_text(error))
             else:
                 self.latency("answered", event.channel).add(self.loop.time() - began)
             return
-        task = asyncio.Task(self._answer(transport, event, function, asked, began), loop=self.loop, eager_start=True)
-        if not task.done():
-            session.tasks[event.number] = task
 
-    async def _answer(self, transport, event, function, asked, began):
-        session = transport.owner
+        def ended(answered):
+            session.tasks.pop(event.number, None)
+            if answered:
+                self.latency("answered", event.channel).add(self.loop.time() - began)
 
-        def failed(error, late):
-            self._failed(event, error, late)
-
-        if await answering.answer(transport, event, function, asked, self._answerers, session.device, failed):
-            self.latency("answered", event.channel).add(self.loop.time() - began)
-        session.tasks.pop(event.number, None)
+        answer = self._answering.begin(
+            transport, event, function, asked, session.device, partial(self._failed, event), ended
+        )
+        if not answer.done():
+            session.tasks[event.number] = answer
 
     def _failed(self, event, error, late=False):
         self.counts["failed_requests"] += 1

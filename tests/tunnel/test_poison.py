@@ -1,11 +1,14 @@
 """Messages that a consumer cannot take: they hold up their own channel for some tries, and nobody else."""
 
+import queue
 import threading
+import time
 
 import pytest
 
 from tests.tunnel.conftest import WAIT_S, rows, until
-from vmhost.tunnel import Table, Transactional, keeper
+from vmhost.stores import Database
+from vmhost.tunnel import Table, Transactional, inbox, keeper
 from vmhost.tunnel.turns import Turns
 
 BAD = b"bad"
@@ -230,3 +233,36 @@ def test_refused_messages_of_one_device_do_not_push_out_others(make_server, make
         assert ann.wait_sent(WAIT_S)
     found = rows(server.store, "SELECT body FROM tunnel_refused ORDER BY position")
     assert found == [(b"bob",), *((b"%d" % number,) for number in range(15, 20))]
+
+
+def test_what_comes_between_two_tries_is_written_before_the_next(tmp_path):
+    written, is_asked = [], threading.Event()
+
+    def take(connection, messages):
+        (peer,) = {each.peer for each in messages} if len(messages) == 1 else ("several",)
+        written.append(peer)
+        if not is_asked.is_set() and len(storing._held) == 3:  # the first try of one that is held
+            while not all(held.due <= time.monotonic() for held in storing._held.values()):
+                time.sleep(0.001)
+            put("good")
+            is_asked.set()
+            written.clear()
+        if any(each.peer != "good" for each in messages):
+            raise ValueError("bad")
+
+    class Ticket:
+        closed = False
+
+    def put(peer):
+        storing.put(Ticket(), inbox.Arrival(peer, b"epoch", "a", [(1, "1", b"")], consumer))
+
+    consumer, told = Transactional(take), queue.Queue()
+    with Database(tmp_path / "store") as database:
+        storing = keeper.Keeper(inbox.Inbox(database), None, lambda kept, new: told.put(kept), tries=None)
+        try:
+            for peer in ("bad 1", "bad 2", "bad 3"):
+                put(peer)
+            told.get(timeout=WAIT_S)
+            assert written[0] == "good"
+        finally:
+            storing.close()

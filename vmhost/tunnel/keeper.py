@@ -254,12 +254,13 @@ class Keeper:
             self._failed(held, error)
 
     def _retry_held(self):
-        now = time.monotonic()
-        for key, held in list(self._held.items()):
-            if key[0].closed:
-                del self._held[key]
-            elif held.items and held.due <= now:
-                self._retry(key, held)
+        """Tries the one that is due the longest: what came meanwhile is written before the next."""
+        for key in [key for key in self._held if key[0].closed]:
+            del self._held[key]
+        waiting = [(key, held) for key, held in self._held.items() if held.items]
+        key, held = min(waiting, key=lambda each: each[1].due, default=(None, None))
+        if held is not None and held.due <= time.monotonic():
+            self._retry(key, held)
 
     def _retry(self, key, held):
         """Tries the first messages: fewer after each failure, until the one that fails is found; more after each
@@ -287,7 +288,7 @@ class Keeper:
         ticket, arrival = held.items.popleft()
         if rest := arrival.messages[count:]:
             held.items.appendleft((ticket, arrival._replace(messages=rest)))
-        held.blame, held.due = None, 0.0
+        held.blame, held.due = None, time.monotonic()
 
     def _failed(self, held, error):
         """The first message failed alone."""

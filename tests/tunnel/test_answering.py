@@ -62,7 +62,9 @@ class _Answers:
         def failed(error, late):
             self.failures.append((error, late))
 
-        return self.answering.begin(transport, event, function or wait, event.value, "device", failed, self.ended.append)
+        return self.answering.begin(
+            transport, event, function or wait, event.value, "device", failed, self.ended.append
+        )
 
 
 def _run(test):

@@ -5,9 +5,14 @@ import fcntl
 import importlib.metadata
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from vmhost.bytecode.acceptance import note
+from vmhost.bytecode.format import read_bundle
+from vmhost.runtime import system_bundle
 
 ROOT = Path(__file__).resolve().parent.parent
 UV = Path(sys.executable).with_name("uv")
@@ -28,8 +33,37 @@ def wheel(tmp_path_factory):
     return made
 
 
-def environment(folder, wheel, extras=()):
-    """Makes an environment in `folder` with the wheel; the path of its programs."""
+def cache(tmp_path_factory):
+    """A folder for `~/.cache`, one for all processes of a test run. Set-up's standard library lies in it as if it had
+    been made at first use, which tests/test_wheel.py looks at."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "cache"
+    ours = folder / "vmhost"
+    ours.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(ours.glob("stdlib-*.vmb")):
+            bundle = ours / system_bundle.cached_name()
+            shutil.copyfile(system_bundle.IN_CHECKOUT, bundle)
+            note(read_bundle(bundle, allow_unsigned=True), bundle)
+    return folder
+
+
+def environment(tmp_path_factory, wheel, extras=()):
+    """An environment with the wheel, one for all processes of a test run that need these extras: modules are compiled
+    when they are first imported in it. The path of its programs."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    folder /= "-".join(["environment", *sorted(extras)])
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            _make_environment(folder, wheel, extras)
+            (folder / "complete").touch()
+    return folder / "bin"
+
+
+def _make_environment(folder, wheel, extras):
     subprocess.run([UV, "venv", "-q", "--python", sys.executable, folder], check=True)
     install = [UV, "pip", "install", "-q", "--offline", "--no-deps", "--no-config", "--python", folder]
     subprocess.run([*install, wheel], check=True)
@@ -41,7 +75,6 @@ def environment(folder, wheel, extras=()):
             link, target = packages / file, Path(importlib.metadata.distribution(name).locate_file(file))
             if target.exists() and not link.exists():
                 link.symlink_to(target)
-    return folder / "bin"
 
 
 def required(extras=()):

@@ -29,17 +29,17 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """The cache folder of all pages' readers: the standard library is compiled once."""
-    return tmp_path_factory.mktemp("cache")
+    """The cache folder of all pages' readers."""
+    return installed.cache(tmp_path_factory)
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.stress) for name in NAMES if runs(name)]
 )
-def test_a_page_can_be_followed_from_a_wheel(name, wheel, cache, tmp_path):
+def test_a_page_can_be_followed_from_a_wheel(name, wheel, cache, tmp_path, tmp_path_factory):
     text = (ROOT / name).read_text(encoding="utf-8")
     extras = re.findall(r"pip install 'vmhost\[([\w-]+)\]'", text)
-    programs = installed.environment(tmp_path / "environment", wheel, extras)
+    programs = installed.environment(tmp_path_factory, wheel, extras)
     folder, home = tmp_path / "empty", tmp_path / "home"
     folder.mkdir()
     environment = installed.environ(programs, home)

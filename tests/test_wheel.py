@@ -34,8 +34,8 @@ def test_it_brings_no_library_of_others_and_no_bundle_of_one_python(wheel):
     assert "vmhost/engine/libvme.so" in names and "vmhost/tasks/digits/task.yaml" in names
 
 
-def test_the_readmes_first_code_runs_in_an_environment_with_nothing_else(wheel, tmp_path):
-    programs = installed.environment(tmp_path / "environment", wheel)
+def test_the_readmes_first_code_runs_in_an_environment_with_nothing_else(wheel, tmp_path, tmp_path_factory):
+    programs = installed.environment(tmp_path_factory, wheel)
     (_, code), (_, output), *_ = pages.blocks((ROOT / "README.md").read_text(encoding="utf-8"))
     folder = tmp_path / "empty"
     folder.mkdir()

@@ -16,9 +16,10 @@ import yaml
 from tests.deployment.platforms import DOUBLE, SPEC, WorkingCopy, nothing_left, platform_in
 from tests.wheels import folder_of_wheels, write_wheel
 from vmhost.bytecode import packages, signing
+from vmhost.bytecode.errors import BytecodeError
 from vmhost.bytecode.packages import Requirements, lock
 from vmhost.bytecode.spec import read_task
-from vmhost.deployment.cloud import builds, confinement
+from vmhost.deployment.cloud import build_worker, builds, confinement
 from vmhost.deployment.cloud.platform import Platform
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.errors import RefusedError
@@ -160,13 +161,7 @@ def test_where_builds_cannot_be_confined_packages_are_refused_and_other_tasks_ar
     ("line", "message"),
     [
         ("-r {secret}", "expected NAME==VERSION --hash"),
-        ("--find-links file:///", "expected NAME==VERSION --hash"),
         ("spy @ file://{secret}", "expected a file below the task's folder"),
-        ("spy @ file:../../{secret}", "expected a file below the task's folder"),
-        ("spy @ file:main.py", "expected a wheel or an archive"),
-        ("spy @ file:nowhere.whl", "is not there"),
-        ("spy @ https://example.org/spy.whl", "expected NAME==VERSION --hash"),
-        ("other==1.0", "expected NAME==VERSION --hash"),
         (None, "there is no requirements.lock"),
     ],
 )
@@ -181,6 +176,24 @@ def test_a_lock_file_has_only_versions_with_hashes(cloud, spied, tmp_path, monke
     status, output = spied.push(spied.branch, "1.0.0", check=False)
     assert status and message in output, output
     assert "content-of-a-secret" not in output and "reached" not in output
+
+
+def test_a_lock_file_of_a_stranger_names_nothing_else(spied, tmp_path):
+    """What the process that fetches packages says of it, without a push for each."""
+    requirements = Requirements.of_task(read_task(spied.folder))
+    text = requirements.lock.read_text()
+    for line, message in (
+        ("--find-links file:///", "expected NAME==VERSION --hash"),
+        ("spy @ file:../../{secret}", "expected a file below the task's folder"),
+        ("spy @ file:main.py", "expected a wheel or an archive"),
+        ("spy @ file:nowhere.whl", "is not there"),
+        ("spy @ https://example.org/spy.whl", "expected NAME==VERSION --hash"),
+        ("other==1.0", "expected NAME==VERSION --hash"),
+    ):
+        requirements.lock.write_text(text + line.format(secret=tmp_path / "secret") + "\n")
+        with pytest.raises(BytecodeError) as refused:
+            packages.installed(requirements, is_trusted=False)
+        assert message in str(refused.value) and "content-of-a-secret" not in str(refused.value), line
 
 
 def test_the_text_that_was_checked_is_the_one_that_is_installed(cloud, work, tmp_path, monkeypatch):
@@ -250,15 +263,8 @@ ALIASES = "name: {name}\nversion:\n" + "".join(
     ("file", "text", "message"),
     [
         ("task.yaml", ALIASES, "aliases (*name) are not allowed"),
-        ("task.yaml", "name: {name}\nversion: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
-        ("task.yaml", "name: {name}\nversion: 0x" + "f" * 5000, "at most 64 bits"),
-        ("task.yaml", "name: {name}\nversion: 2024-05-03", "put it in quotes"),
-        ("task.yaml", "name: {name}\nversion: 1.10", "put it in quotes"),
-        ("task.yaml", "[1, 2]", "expected a name and a version"),
         ("task.yaml", "#" * (1 << 20) + "\n{{}}", "expected at most 1048576 bytes"),
-        ("release.yaml", "audience: &a {{os: linux}}\nsteps: [*a]", "aliases (*name) are not allowed"),
         ("release.yaml", "steps: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
-        ("release.yaml", "audience: {{app: 2024-05-03}}", "put it in quotes"),
         ("simulation/deep.json", '{{"input": ' + "[" * 100_000 + "]" * 100_000 + "}}", "deep"),
     ],
     ids=lambda each: each[:24].replace("\n", " "),
@@ -268,6 +274,27 @@ def test_a_file_that_is_hard_to_read_is_one_refusal(cloud, work, file, text, mes
     status, output = work.push(work.branch, "1.0.0", check=False)
     assert status and "[remote rejected] 1.0.0" in output and message in output, output
     assert not cloud[0].has_versions(work.task)
+
+
+def test_what_is_hard_to_read_is_an_error_of_the_process_that_reads_it(tmp_path):
+    """In this process, which takes a tenth of the time of a push."""
+    for number, (file, text, message) in enumerate(
+        (
+            ("task.yaml", "name: x\nversion: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+            ("task.yaml", "name: x\nversion: 0x" + "f" * 5000, "at most 64 bits"),
+            ("task.yaml", "name: x\nversion: 2024-05-03", "put it in quotes"),
+            ("task.yaml", "name: x\nversion: 1.10", "put it in quotes"),
+            ("task.yaml", "[1, 2]", "expected a name and a version"),
+            ("release.yaml", "audience: &a {os: linux}\nsteps: [*a]", "aliases (*name) are not allowed"),
+            ("release.yaml", "audience: {app: 2024-05-03}", "put it in quotes"),
+        )
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "task.yaml").write_text(SPEC.format(name="x", version="1.0.0"))
+        (folder / file).write_text(text)
+        found = build_worker.describe(folder)
+        assert found.keys() == {"errors"} and message in found["errors"][0], (file, text[:40], found)
 
 
 def test_yaml_of_a_push_is_read_in_processes_of_their_own(cloud, work, monkeypatch):

@@ -301,7 +301,8 @@ def _hostile_push(head, pack, rng):
     return bytes(data) + pack if kind == 5 else head + bytes(data)
 
 
-def test_hostile_pushes_get_answers_and_harm_no_other_repository(platform):
+@pytest.mark.parametrize("count", [60, pytest.param(BODIES, marks=pytest.mark.stress)])
+def test_hostile_pushes_get_answers_and_harm_no_other_repository(platform, count):
     app, rng = application(platform, requests_per_s=1e6, burst=10**6), random.Random("46 pushes")
     head, pack = _push("shop")
     given = base64.b64encode(f"ann:{platform.access.add_token('ann', 'test')}".encode())
@@ -327,7 +328,7 @@ def test_hostile_pushes_get_answers_and_harm_no_other_repository(platform):
     async def all_of_them():
         assert b"refs/heads/rank" in (await push("others", head + pack))[1]
         before = refs("others")
-        for number in range(BODIES):
+        for number in range(count):
             body = _hostile_push(head, pack, rng)
             status, text = await push("shop", body, b"gzip" if number % 20 == 0 else b"")
             assert status in (200, 400, 413), (status, body[:300], text[:300])

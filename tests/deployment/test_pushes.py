@@ -119,24 +119,37 @@ def test_a_push_of_a_megabyte_comes_in_chunks(cloud, work):
         ),
         ({"simulation/bad.json": "[1]"}, ['bad.json: expected an object with "input"']),
         ({"release.yaml": "steps: [{percent: 200}]"}, ["release.yaml: steps.0.percent", "got 200"]),
-        ({"task.yaml": "name: ["}, ["task.yaml:1: not YAML"]),
     ],
 )
 def test_what_is_wrong_with_a_version_is_told_on_the_push_and_nothing_is_taken(cloud, work, what, message):
+    refused(cloud, work, what, message)
+
+
+def refused(cloud, work, what, message):
     work.commit("1.0.0", **what)
     status, output = work.push(work.branch, "1.0.0", check=False)
     assert status and "[remote rejected] 1.0.0" in output
     for each in message:
         assert each in output, output
     assert tags(cloud[0], work) == [] and not cloud[0].has_versions(work.task)
-    # the same tag again, once it is right
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ({"task.yaml": "name: ["}, ["task.yaml:1: not YAML"]),  # refused before the build
+        ({"cases": {"two": {"input": 2, "expect": 5}}}, ["two.json: expected 5, got 4"]),  # and by its simulation
+    ],
+    ids=["description", "simulation"],
+)
+def test_a_tag_that_was_refused_is_taken_once_it_is_right(cloud, work, what, message):
+    refused(cloud, work, what, message)
     work.git("tag", "-d", "1.0.0")
     work.commit(
         "1.0.0",
         **{
             "main": DOUBLE,
-            "cases": {"two": {"input": 2, "expect": 4}, "a": {"input": 1}},
-            "simulation/bad.json": '{"input": 1}',
+            "cases": {"two": {"input": 2, "expect": 4}},
             "release.yaml": "steps: [{percent: 100}]",
         },
     )

@@ -36,7 +36,7 @@ echo "sanitizer: $sanitizer, the whole core"
 # the fastest, which is another one where kernels are instrumented. Leaks are the leak fixture's business.
 ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_abort=0:halt_on_error=1:detect_stack_use_after_return=0:allocator_may_return_null=1 \
 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-LD_PRELOAD=$preload PYTHONPATH=$copy "$python" -m pytest -q -n 2 -p no:cacheprovider \
+VMHOST_FITTING_SECONDS=${VMHOST_FITTING_SECONDS:-8} LD_PRELOAD=$preload PYTHONPATH=$copy "$python" -m pytest -q -n 2 -p no:cacheprovider \
     --deselect tests/vmhost/test_arrays.py::test_the_engine_works_on_the_smallest_stack \
     --deselect tests/engine/test_sessions.py::test_the_backend_with_the_least_total_is_the_models \
     --deselect tests/engine/test_models.py::test_resnet18_agrees_with_onnx_runtime "$@"

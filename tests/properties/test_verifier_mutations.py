@@ -1,5 +1,4 @@
-"""No mutant that the verifier accepts may crash the interpreter; some thousands here, 100,000 by the command in the
-module."""
+"""No mutant that the verifier accepts may crash the interpreter; some hundreds here, 100,000 by `make mutations`."""
 
 import json
 import os
@@ -9,18 +8,19 @@ from pathlib import Path
 from tests.properties import generated_programs, verifier_mutations
 
 CRASHERS = sorted(Path(__file__).parents[1].joinpath("crashers").glob("verifier-3.14-*.txt"))
+COUNT = 800
 SLOW = {"verifier-3.14-2-6428.txt"}  # recurses for seconds until its stack is used up
 
 
 def test_accepted_mutants_do_not_crash(capsys):
     seed = int(os.environ.get("VMHOST_SEED", verifier_mutations.DEFAULT_SEED))
-    outcomes, kinds, crashes = verifier_mutations.measure(seed, 2000, 2)
+    outcomes, kinds, crashes = verifier_mutations.measure(seed, COUNT, 2)
     with capsys.disabled():
         print()
         print("\n".join(verifier_mutations.report(seed, outcomes, kinds, crashes)))
     assert not crashes
-    assert sum(outcomes.values()) == 2000
-    assert outcomes[verifier_mutations.RAN] >= 200, (
+    assert sum(outcomes.values()) == COUNT
+    assert outcomes[verifier_mutations.RAN] >= COUNT // 10, (
         "fewer than a tenth were accepted: the mutations no longer test much"
     )
 

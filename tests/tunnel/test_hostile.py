@@ -223,5 +223,6 @@ def fuzz(count, seed):
     return connections
 
 
-def test_a_hundred_thousand_mutated_frames():
-    assert fuzz(100_000, seed=1) > 1000
+@pytest.mark.parametrize("count", [25_000, pytest.param(500_000, marks=pytest.mark.stress)])
+def test_mutated_frames(count):
+    assert fuzz(count, seed=1) > count // 100

@@ -34,7 +34,7 @@ def system_bundle(in_checkout=IN_CHECKOUT):
     """
     if in_checkout.is_file():
         return in_checkout
-    name = f"stdlib-{platform.python_version()}-{_sources_digest()}.vmb"
+    name = cached_name()
     folder = caches.usual()
     try:
         if folder is None or not (folder / name).is_file():  # one that was made before may lie where nothing is written
@@ -50,6 +50,11 @@ def system_bundle(in_checkout=IN_CHECKOUT):
             "set VMHOST_CACHE to a folder that you own"
         ) from error
     return path
+
+
+def cached_name():
+    """The name of the bundle in the cache folder: the Python and the sources that determine it."""
+    return f"stdlib-{platform.python_version()}-{_sources_digest()}.vmb"
 
 
 def boot_code_store(native, in_checkout=IN_CHECKOUT):

@@ -6,8 +6,6 @@ from vmhost.cli import failures
 def test_each_task_is_tested_with_its_own_main(vmhost, tmp_path):
     for name in ("one", "two"):
         assert vmhost("init", tmp_path / name)[0] == 0
-    code, out, _ = vmhost("test", tmp_path / "one", tmp_path / "two")
-    assert code == failures.DONE and out.count(": passed") == 2
     main = tmp_path / "two" / "main.py"
     main.write_text(main.read_text().replace('"mean": sum', '"mean": 1 + sum'))
     code, out, _ = vmhost("test", tmp_path / "one", tmp_path / "two")

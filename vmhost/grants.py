@@ -11,8 +11,8 @@ import os
 from collections.abc import Mapping
 
 from vmhost.bytecode.fields import ADDRESS, EVERYTHING, GRANTS, MAX_GRANT_CHARS, MAX_PERMISSIONS, PATH, TABLE, shown
+from vmhost.bytecode.kinds import Items, Refused, Section, Setting, Text, refused
 from vmhost.errors import ConfigurationError
-from vmhost.settings.kinds import Items, Refused, Section, Setting, Text, refused
 
 _ALL = EVERYTHING | {"host": ("*",), "tables": ("*",)}  # names that cover all of a kind
 

@@ -19,9 +19,7 @@ from vmhost.bytecode.fields import (
     MIN_PRIORITY,
     shown,
 )
-from vmhost.errors import ConfigurationError
-from vmhost.grants import Permissions
-from vmhost.settings.kinds import (
+from vmhost.bytecode.kinds import (
     Choice,
     Flag,
     Instance,
@@ -36,12 +34,13 @@ from vmhost.settings.kinds import (
     Text,
     Time,
     Whole,
-    check_fields,
     documented,
     refused,
     setting,
     settings_of,
 )
+from vmhost.errors import ConfigurationError
+from vmhost.grants import Permissions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,6 +70,17 @@ def _named(read, value, what):
         raise ConfigurationError(f"{what}: {error}") from None
 
 
+def _check_fields(made, what=None):
+    """Called by a new dataclass of settings: ConfigurationError for its first invalid field. `what` names the class."""
+    for each in fields(made):
+        value = getattr(made, each.name)
+        if value is not None or each.default is not None:
+            try:
+                object.__setattr__(made, each.name, each.metadata["kind"].check(value))
+            except Refused as error:
+                raise ConfigurationError(f"{what or type(made).__name__}: {each.name}: {error}") from None
+
+
 def _limit_size(name):
     return Size(*LIMIT_RANGES[name], EXPECTED_LIMITS[name])
 
@@ -95,7 +105,7 @@ class Limits:
     output_bytes: int = setting(_limit_size("output_bytes"), "what a VM prints and logs in a second", 1 << 20, "output")
 
     def __post_init__(self) -> None:
-        check_fields(self, "limits")
+        _check_fields(self, "limits")
 
     @property
     def hard_bytes(self) -> int:
@@ -198,7 +208,7 @@ class BreakerPolicy:
     )
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        _check_fields(self)
 
 
 @documented
@@ -220,7 +230,7 @@ class RecordPolicy:
     )
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        _check_fields(self)
         self.masking()
 
     def masking(self) -> "Masking":
@@ -251,7 +261,7 @@ class DebugPolicy:
     )
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        _check_fields(self)
 
 
 MAX_QUEUE = 100_000_000
@@ -280,7 +290,7 @@ class TaskPolicy:
     )
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        _check_fields(self)
 
 
 SEARCHES = ("measured", "fixed")
@@ -372,7 +382,7 @@ class Policy:
     )
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        _check_fields(self)
         if self.max_warm < self.warm:
             object.__setattr__(self, "max_warm", self.warm)
 

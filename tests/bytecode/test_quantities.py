@@ -8,13 +8,13 @@ from hypothesis import given, strategies
 
 from tests.hosts import ROOT
 from vmhost import ConfigurationError, limits
-from vmhost.bytecode import quantities
+from vmhost.bytecode import kinds, quantities
 from vmhost.bytecode.spec import read_task
 from vmhost.deployment.cloud import audience
 from vmhost.guest import stream
 from vmhost.pipeline.features import definitions
 from vmhost.pipeline.quantities import Milliseconds
-from vmhost.settings import kinds, pages
+from vmhost.settings import pages
 
 TIMES = {"us": 1, "ms": 1000, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
 SIZES = {"B": 1, "kB": 1000, "MB": 10**6, "GB": 10**9, "TB": 10**12}

@@ -8,14 +8,16 @@ import jsonschema
 import pytest
 
 import vmhost
+from vmhost.bytecode import either, kinds
+from vmhost.bytecode.reading import read
 from vmhost.bytecode.schema import validator
 from vmhost.cli import main
 from vmhost.deployment.cloud.written import Share
 from vmhost.limits import RecordPolicy
 from vmhost.pipeline import configuration
 from vmhost.pipeline.reach import settings as reach_settings
-from vmhost.settings import either, kinds, pages
-from vmhost.settings.files import Problems, read
+from vmhost.settings import pages
+from vmhost.settings.files import Problems
 from vmhost.settings.host import HOST, read_host_yaml
 
 

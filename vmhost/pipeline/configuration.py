@@ -8,16 +8,17 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from vmhost.bytecode import kinds
+from vmhost.bytecode.either import Either, Raw
+from vmhost.bytecode.kinds import Choice, Flag, Items, Named, Refused, Section, Setting, Size, Text, Whole, setting
+from vmhost.bytecode.reading import read
 from vmhost.pipeline.intake import ENTER_CLOSES, Intake
 from vmhost.pipeline.quantities import Milliseconds
 from vmhost.pipeline.reach.audience import AUDIENCE
 from vmhost.pipeline.reach.settings import CHANNEL, LOOPBACK, TASK, kind_of
 from vmhost.pipeline.store import DURABILITIES, EventStore
-from vmhost.settings import kinds
-from vmhost.settings.either import Either, Raw
-from vmhost.settings.files import SettingsFile, read
+from vmhost.settings.files import SettingsFile
 from vmhost.settings.host import host_settings, read_host_yaml
-from vmhost.settings.kinds import Choice, Flag, Items, Named, Refused, Section, Setting, Size, Text, Whole, setting
 
 STDIN = "-"
 MAX_BODY_BYTES = 4 << 20  # of one request: some 3,500 events of 1.1 KB

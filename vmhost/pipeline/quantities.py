@@ -1,7 +1,7 @@
 """Times in the pipeline's files: texts such as `30 min`, or plain numbers of seconds, in whole milliseconds."""
 
 from vmhost.bytecode import quantities
-from vmhost.settings.kinds import Time, refused
+from vmhost.bytecode.kinds import Time, refused
 
 MAX_MS = 1 << 52
 _UNITS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1}

@@ -1,16 +1,15 @@
-"""Files in YAML or JSON, read by their tables: all problems at once, with file, line and key.
+"""Files in YAML or JSON, and their problems, each with file, line and key; `vmhost.bytecode.reading` reads by tables.
 
 Device images have this module; there may be no YAML reader then, and no lines of keys.
 """
 
 import copy
 import json
-import os
 import pathlib
 
-from vmhost.bytecode.fields import is_unicode, shown
+from vmhost.bytecode.fields import shown
+from vmhost.bytecode.reading import read
 from vmhost.errors import ConfigurationError
-from vmhost.settings.kinds import Items, Named, Part, Path, Refused, Section, refused
 
 _MAX_BYTES = 16 << 20
 _MAX_VALUES = 1_000_000  # with those that aliases repeat, which may be exponentially many
@@ -38,6 +37,8 @@ class Problems:
     keys, by their paths; None: unknown. `whole`: what holds the values, in words.
 
     `origins`: FILE:LINE of each setting that was read, by the names of the fields that lead to it, as tuples."""
+
+    error = ConfigurationError
 
     def __init__(self, path, lines, folder=None, whole="the file: "):
         self._path, self._lines, self._prefix, self._names = path, lines, (), ()
@@ -87,71 +88,6 @@ def checked(kind, value, name, also=None, lines=None):
         also(found, at)
     at.stop()
     return found
-
-
-def read(kind, value, at):
-    """The value for a program of what a file gives; a Section's by the names of its fields, nested as these are.
-    Problems are added to `at`; what has some is None."""
-    kind = kind.of(value)
-    try:
-        match kind:
-            case Section():
-                return _read_section(kind, value, at)
-            case Named() if isinstance(value, dict):
-                for name in value:
-                    read(kind.name, name, at.part(name))
-                return {name: read(kind.item, item, at.part(name, names=(name,))) for name, item in value.items()}
-            case Items() if isinstance(value, list | tuple) and kind.fits(value):
-                kind.once(value)
-                return kind.kept([read(kind.item, item, at.part(number)) for number, item in enumerate(value)])
-            case Path() if kind.accepts(value) and is_unicode(os.fspath(value)):
-                return kind.located(at.folder, value)
-            case Named() | Items() | Path():
-                raise refused(kind.words, value)
-        return kind.given(value)
-    except Refused as error:
-        return at.add((), str(error))
-
-
-def _read_section(section, value, at):
-    given = {} if value is None and section.null else value
-    if section.short is not None and isinstance(given, str) and section.settings[section.short].kind.accepts(given):
-        given = {section.short: given}
-    whole = isinstance(section, Part) and section.whole
-    if whole and (given is None or isinstance(given, dict) and given.get("enabled") is False):
-        return None
-    if not isinstance(given, dict):
-        return at.add((), f"expected {section.words}, got {shown(given)}")
-    found = {}
-    for key, item in given.items():
-        if (setting := section.settings.get(key)) is None:
-            at.add((key,), f"unknown key; {near(key, section.settings)}")
-            continue
-        part, result = found, read(setting.kind, item, at.part(key, names=setting.path))
-        for name in setting.path[:-1]:
-            part = part.setdefault(name, {})
-        part |= {setting.path[-1]: result} if setting.path else result or {}
-    missing = [setting for key, setting in section.settings.items() if setting.required and key not in given]
-    for setting in missing:
-        at.add((), f"{setting.key} is missing; expected {setting.kind.words}")
-    if not whole or missing or None in found.values():
-        return value if section.raw else found
-    found.pop("enabled", None)
-    try:
-        return section.cls(**found)
-    except ConfigurationError as error:
-        return at.add((), str(error))
-
-
-def near(key, known):
-    """What to write instead of an unknown key."""
-    try:
-        import difflib
-    except ImportError:  # in a device image
-        found = []
-    else:
-        found = difflib.get_close_matches(str(key), known, 1)
-    return f"did you mean {found[0]!r}?" if found else f"expected one of {', '.join(known)}"
 
 
 def _content(path):

@@ -11,10 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 from vmhost.bytecode.fields import ENTRY, MAX_ENTRY_CHARS
-from vmhost.errors import ConfigurationError
-from vmhost.limits import Policy, TaskPolicy
-from vmhost.settings.files import SettingsFile, read
-from vmhost.settings.kinds import (
+from vmhost.bytecode.kinds import (
     Choice,
     Flag,
     Items,
@@ -29,6 +26,10 @@ from vmhost.settings.kinds import (
     setting,
     settings_of,
 )
+from vmhost.bytecode.reading import read
+from vmhost.errors import ConfigurationError
+from vmhost.limits import Policy, TaskPolicy
+from vmhost.settings.files import SettingsFile
 
 _TABLE_QUOTA = 1 << 30  # bytes; default of a table
 _FOLDER, _SIZE = Path("the path of a folder"), Size()

@@ -8,6 +8,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import NamedTuple
 
+from vmhost.bytecode import either, kinds
 from vmhost.bytecode.quantities import SIZE_PATTERN, TIME_PATTERN
 from vmhost.deployment.cloud.alerts import RULES
 from vmhost.deployment.cloud.plan import PLAN
@@ -15,7 +16,6 @@ from vmhost.deployment.device.settings import AGENT
 from vmhost.pipeline.configuration import AUDIENCE, CHANNEL, MESSAGES, PIPELINE, TASK
 from vmhost.pipeline.features.definitions import FEATURES
 from vmhost.pipeline.quantities import Milliseconds, time_text
-from vmhost.settings import either, kinds
 from vmhost.settings.host import HOST
 
 

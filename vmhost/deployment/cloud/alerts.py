@@ -9,11 +9,11 @@ import re
 import threading
 from dataclasses import dataclass
 
+from vmhost.bytecode.kinds import Items, Section, Setting, Text, Whole
 from vmhost.deployment.cloud import written
 from vmhost.deployment.cloud.fleet import KEPT_MS
 from vmhost.deployment.errors import RefusedError
 from vmhost.operations.posting import post
-from vmhost.settings.kinds import Items, Section, Setting, Text, Whole
 
 MAX_RULES = 100
 MAX_BYTES = 64 << 10

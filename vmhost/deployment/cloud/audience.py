@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vmhost.bytecode import quantities
+from vmhost.bytecode.either import Either
+from vmhost.bytecode.kinds import Items, Kind, Refused, Section, Setting, Text, refused
 from vmhost.deployment.cloud import written
-from vmhost.settings.either import Either
-from vmhost.settings.kinds import Items, Kind, Refused, Section, Setting, Text, refused
 
 _OPERATORS = {
     ">=": operator.ge,

@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from vmhost.bytecode.kinds import Choice, Items, Refused, Section, Setting, Size, Text, Whole, setting, settings_of
 from vmhost.cohorts import COHORTS
 from vmhost.deployment.cloud import audience, written
 from vmhost.deployment.cloud.audience import Audience
-from vmhost.settings.kinds import Choice, Items, Refused, Section, Setting, Size, Text, Whole, setting, settings_of
 
 FILE_NAME = "release.yaml"
 WHOLE_FLEET = {"steps": [{"percent": 100}]}

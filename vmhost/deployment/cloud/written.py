@@ -5,12 +5,12 @@ import re
 
 from vmhost.bytecode import quantities
 from vmhost.bytecode.errors import TaskSpecError
+from vmhost.bytecode.kinds import Items, Kind, Number, Text, Time, refused
 from vmhost.bytecode.spec import lined_plain_of
 from vmhost.deployment import identifiers
 from vmhost.deployment.errors import RefusedError
 from vmhost.errors import ConfigurationError
 from vmhost.settings.files import checked
-from vmhost.settings.kinds import Items, Kind, Number, Text, Time, refused
 
 _MAX_TOLD = 20  # problems
 MAX_COUNT = 10**9

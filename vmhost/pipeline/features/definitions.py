@@ -18,12 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vmhost import ConfigurationError, callbacks
-from vmhost.bytecode.quantities import TIME_PATTERN, milliseconds
-from vmhost.pipeline.features import _features
-from vmhost.pipeline.quantities import MAX_MS, Milliseconds
-from vmhost.settings.either import Either, Raw
-from vmhost.settings.files import Problems, SettingsFile, read
-from vmhost.settings.kinds import (
+from vmhost.bytecode.either import Either, Raw
+from vmhost.bytecode.kinds import (
     Choice,
     Items,
     Kind,
@@ -37,6 +33,11 @@ from vmhost.settings.kinds import (
     setting,
     settings_of,
 )
+from vmhost.bytecode.quantities import TIME_PATTERN, milliseconds
+from vmhost.bytecode.reading import read
+from vmhost.pipeline.features import _features
+from vmhost.pipeline.quantities import MAX_MS, Milliseconds
+from vmhost.settings.files import Problems, SettingsFile
 
 
 class Operator(NamedTuple):

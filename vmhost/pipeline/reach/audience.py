@@ -9,12 +9,12 @@ All of these must hold. `where` is a condition as of rules (docs/patterns.md): a
 """
 
 from vmhost import ConfigurationError
+from vmhost.bytecode.either import Raw
+from vmhost.bytecode.kinds import Choice, Number, Section, Setting, Text
 from vmhost.cohorts import COHORTS, cohort_of
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.patterns import PatternEngine, PatternError, RuleError
-from vmhost.settings.either import Raw
 from vmhost.settings.files import checked
-from vmhost.settings.kinds import Choice, Number, Section, Setting, Text
 
 _CONDITION = Raw("a condition over `profile`", "string", "object", "array")
 AUDIENCE = Section(

@@ -6,10 +6,10 @@ from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from vmhost import ConfigurationError, callbacks
+from vmhost.bytecode.either import Either, Raw, Yes
+from vmhost.bytecode.kinds import Items, Named, Path, Section, Setting, Text, Whole, refused, setting, settings_of
 from vmhost.pipeline.quantities import MAX_MS, Milliseconds
-from vmhost.settings.either import Either, Raw, Yes
 from vmhost.settings.files import checked
-from vmhost.settings.kinds import Items, Named, Path, Section, Setting, Text, Whole, refused, setting, settings_of
 
 MAX_PRIORITY = 9
 USUAL_PRIORITY = 5

@@ -1,6 +1,6 @@
 """Kinds of values that have one of several types. Apart from `kinds`, since device images need none of them."""
 
-from vmhost.settings.kinds import Flag, Kind
+from .kinds import Flag, Kind
 
 _JSON_TYPES = {"object": dict, "array": (list, tuple), "string": str}
 

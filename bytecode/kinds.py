@@ -1,7 +1,7 @@
 """Kinds of values, and settings: a dataclass field with a kind, a key in a file, and words for people.
 
 A program gives a value in the unit of the field's name, and `check` tells if it is right. How files are read is in
-`vmhost.settings.files`. Plain Python and little of it, since policies are checked on devices, too.
+`reading.py`. Plain Python and little of it, since policies are checked on devices, too.
 """
 
 import dataclasses
@@ -12,9 +12,8 @@ from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import MISSING, field
 
-from vmhost.bytecode import quantities
-from vmhost.bytecode.fields import END_OF_TIME_S, matches, shown
-from vmhost.errors import ConfigurationError
+from . import quantities
+from .fields import END_OF_TIME_S, matches, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -305,14 +304,3 @@ def documented(cls):
         words = "".join(f"\n- `{each.name}`: {each.metadata['words']}" for each in dataclasses.fields(cls))
         cls.__doc__ = f"{cls.__doc__.rstrip()}\n{words}"
     return cls
-
-
-def check_fields(made, what=None):
-    """Called by a new dataclass of settings: ConfigurationError for its first invalid field. `what` names the class."""
-    for each in dataclasses.fields(made):
-        value = getattr(made, each.name)
-        if value is not None or each.default is not None:
-            try:
-                object.__setattr__(made, each.name, each.metadata["kind"].check(value))
-            except Refused as error:
-                raise ConfigurationError(f"{what or type(made).__name__}: {each.name}: {error}") from None

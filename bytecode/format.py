@@ -26,15 +26,26 @@ import msgpack
 from . import fields, signing
 from .archive import MAX_BYTES, read_archive, write_archive
 from .errors import BundleError
+from .kinds import Items, Whole
 from .stream_task import FieldError, Table, Trigger
+from .task_kinds import (
+    ARCHITECTURE,
+    ENTRY,
+    EXACT_PYTHON,
+    LIMITS,
+    MODELS,
+    PERMISSIONS,
+    PRIORITY,
+    PYTHON,
+    TASK_NAME,
+    VERSION,
+)
 
 FORMAT_VERSION = 1
 TARGET = f"{sys.version_info.major}.{sys.version_info.minor}"
 MAGIC = importlib.util.MAGIC_NUMBER
 ANY_ARCHITECTURE = "any"
 KINDS = ("task", "stdlib")
-LIMIT_NAMES = tuple(fields.EXPECTED_LIMITS)
-PERMISSION_NAMES = tuple(fields.GRANTS)
 
 MAX_MANIFEST_BYTES = 16 << 20  # 65,534 files of 200 bytes each
 
@@ -42,6 +53,7 @@ _MANIFEST, _SIGNATURE = "manifest.msgpack", "signature"
 _PIECE_BYTES = 1 << 20  # of what is read at once from a file that has no size
 _HEADER = MAGIC + (1).to_bytes(4, "little") + bytes(8)
 _MARK = "vmhost-bundle"
+_OPTIMIZE = Whole(0, 2)
 # Of stream tasks only: other manifests leave them out.
 _STREAM_FIELDS = {"trigger": Trigger, "table": Table}
 
@@ -68,8 +80,8 @@ class Manifest:
 
     `entry` is `module:function`, None in a standard-library bundle. `target` is the Python it was compiled for
     ("3.14"), `magic` that Python's .pyc magic, `exact_python` the one version it works with ("3.14.8"), or None for all
-    of the target. `limits` has any of LIMIT_NAMES (bytes as int, seconds as float), `permissions` all of
-    PERMISSION_NAMES (tuples of str). `priority` is an int (0 by default, higher first). `fresh` asks for a new VM for
+    of the target. `limits` has any of LIMITS (bytes as int, seconds as float), `permissions` all of
+    PERMISSIONS (tuples of str). `priority` is an int (0 by default, higher first). `fresh` asks for a new VM for
     each call. A stream task has a `trigger` or a `table` (`stream_task.py`), or both. `files` maps each path in the
     bundle to its FileRecord.
     """
@@ -93,13 +105,13 @@ class Manifest:
     files: Mapping = field(default_factory=dict)
 
     def __post_init__(self):
-        unknown = self.permissions.keys() - PERMISSION_NAMES
+        unknown = self.permissions.keys() - PERMISSIONS.keys()
         if unknown:
             raise BundleError(
-                f"{self.name}: permissions: expected {', '.join(PERMISSION_NAMES)}, got"
+                f"{self.name}: permissions: expected {', '.join(PERMISSIONS)}, got"
                 f" {', '.join(sorted(map(repr, unknown)))}"
             )
-        permissions = {name: tuple(self.permissions.get(name, ())) for name in PERMISSION_NAMES}
+        permissions = {name: tuple(self.permissions.get(name, ())) for name in PERMISSIONS}
         object.__setattr__(self, "limits", MappingProxyType(dict(self.limits)))
         object.__setattr__(self, "permissions", MappingProxyType(permissions))
         object.__setattr__(self, "files", MappingProxyType(dict(self.files)))
@@ -296,12 +308,12 @@ def _fields_of(manifest):
         "optimize": manifest.optimize,
         "limits": {
             name: manifest.limits[name]
-            for name in (*LIMIT_NAMES, *(manifest.limits.keys() - LIMIT_NAMES))
+            for name in (*LIMITS, *(manifest.limits.keys() - LIMITS.keys()))
             if name in manifest.limits
         },
         "permissions": {
             name: list(manifest.permissions[name])
-            for name in PERMISSION_NAMES
+            for name in PERMISSIONS
             if manifest.permissions[name] or name not in fields.LATER_GRANTS
         },
         "models": list(manifest.models),
@@ -384,86 +396,47 @@ def _check_signature(encoded, signature, where, trust, allow_unsigned):
 
 def _manifest_from(found, where):
     """The Manifest of the decoded fields `found`. Each may be any value that MessagePack can encode."""
-    check = _Fields(found, where)
-    python = _Fields(check.get("python", dict), where, "python.")
-    limits = _Fields(check.get("limits", dict), where, "limits.")
-    permissions = _Fields(check.get("permissions", dict), where, "permissions.")
+    check = _Fields(found, where, known=["format", "format_version"])
+    python, limits, permissions = (check.below(name) for name in ("python", "limits", "permissions"))
     kind = check.get("kind", str)
     if kind not in KINDS:
         check.refuse("kind", f"one of {', '.join(KINDS)}", kind)
     task = kind == "task"
+    magic = python.get("magic", bytes)
+    if len(magic) != len(MAGIC):
+        python.refuse("magic", f"{len(MAGIC)} bytes", magic)
     manifest = Manifest(
-        name=check.text(
-            "name",
-            fields.NAME,
-            64,
-            "a name of lower-case letters, digits, '-' and '_' that begins with a letter, such as digits",
-        ),
-        version=check.text(
-            "version",
-            fields.VERSION if task else fields.EXACT_PYTHON,
-            fields.MAX_VERSION_CHARS,
-            "a version such as 1.2.0",
-        ),
-        entry=(
-            check.text("entry", fields.ENTRY, fields.MAX_ENTRY_CHARS, "`module:function`")
-            if task
-            else check.get("entry", type(None))
-        ),
+        name=check.value("name", TASK_NAME),
+        version=check.value("version", VERSION if task else EXACT_PYTHON),
+        entry=check.value("entry", ENTRY) if task else check.get("entry", type(None)),
         kind=kind,
-        target=python.text("target", fields.TARGET, 4, "a Python version such as 3.14"),
-        magic=python.get("magic", bytes),
-        exact_python=python.get("exact", str, type(None))
-        and python.text("exact", fields.EXACT_PYTHON, 64, "a Python version such as 3.14.8"),
-        architecture=check.text("architecture", fields.ARCHITECTURE, 64, "an architecture such as x86_64"),
-        optimize=check.whole("optimize", 0, 2),
-        limits={name: limits.limit(name) for name in LIMIT_NAMES if name in limits.fields},
-        permissions={
-            name: permissions.texts(name, *fields.GRANTS[name], fields.MAX_GRANT_CHARS, fields.MAX_PERMISSIONS)
-            for name in PERMISSION_NAMES
-            if name in permissions.fields or name not in fields.LATER_GRANTS
-        },
-        models=check.texts(
-            "models", fields.MODEL, "the name of a model, such as digits", fields.MAX_MODEL_CHARS, fields.MAX_MODELS
-        ),
-        priority=check.whole("priority", fields.MIN_PRIORITY, fields.MAX_PRIORITY),
+        target=python.value("target", PYTHON),
+        magic=magic,
+        exact_python=python.get("exact", str, type(None)) and python.value("exact", EXACT_PYTHON),
+        architecture=check.value("architecture", ARCHITECTURE),
+        optimize=check.value("optimize", _OPTIMIZE),
+        limits=limits.values(LIMITS, optional=LIMITS),
+        permissions=permissions.values(PERMISSIONS, optional=fields.LATER_GRANTS),
+        models=check.value("models", MODELS),
+        priority=check.value("priority", PRIORITY),
         fresh=check.get("fresh", bool),
-        **{name: check.described(name, kind) for name, kind in _STREAM_FIELDS.items() if name in check.fields},
+        **{name: check.described(name, kind) for name, kind in _STREAM_FIELDS.items() if name in found},
         files={path: _file_record(record, path, where) for path, record in check.get("files", dict).items()},
     )
-    if len(manifest.magic) != len(MAGIC):
-        python.refuse("magic", f"{len(MAGIC)} bytes", manifest.magic)
-    limits.only(LIMIT_NAMES)
-    permissions.only(PERMISSION_NAMES)
-    python.only(("target", "magic", "exact"))
-    check.only(
-        (
-            "format",
-            "format_version",
-            "kind",
-            "name",
-            "version",
-            "entry",
-            "python",
-            "architecture",
-            "optimize",
-            "limits",
-            "permissions",
-            "models",
-            "priority",
-            "fresh",
-            *_STREAM_FIELDS,
-            "files",
-        )
-    )
+    check.known += _STREAM_FIELDS
+    for each in (limits, permissions, python, check):
+        each.only_known()
     return manifest
 
 
 class _Fields:
-    """Typed access to one map of a manifest."""
+    """Typed access to one map of a manifest. `known`: the names that were asked for."""
 
-    def __init__(self, found, where, prefix=""):
-        self.fields, self._where, self._prefix = found, where, prefix
+    def __init__(self, found, where, prefix="", known=()):
+        self.fields, self._where, self._prefix, self.known = found, where, prefix, [*known]
+
+    def below(self, name):
+        return _Fields(self.get(name, dict), self._where, f"{name}.")
 
     def refuse(self, name, expected, got):
         raise BundleError(
@@ -472,22 +445,34 @@ class _Fields:
         )
 
     def get(self, name, *kinds):
+        self.known.append(name)
         value = self.fields.get(name)
         if type(value) not in kinds:
             self.refuse(name, " or ".join(kind.__name__ for kind in kinds), value)
         return value
 
-    def text(self, name, pattern, max_chars, expected):
-        value = self.get(name, str)
-        if not fields.matches(pattern, value, max_chars):
-            self.refuse(name, expected, value)
+    def value(self, name, kind):
+        """The value of this kind; a list as a tuple."""
+        value = self.get(name, *kind.types)
+        if isinstance(kind, Items):
+            if len(value) > kind.max_items:
+                self.refuse(name, f"at most {kind.max_items} items", len(value))
+            for index, item in enumerate(value):
+                if not kind.item.accepts(item):
+                    self.refuse(f"{name}[{index}]", kind.item.words, item)
+            if len(set(value)) != len(value):
+                self.refuse(name, "each item once", value)
+            return tuple(value)
+        if not kind.accepts(value):
+            self.refuse(name, kind.words, value)
         return value
 
-    def whole(self, name, minimum, maximum):
-        value = self.get(name, int)
-        if not minimum <= value <= maximum:
-            self.refuse(name, f"a whole number from {minimum} to {maximum}", value)
-        return value
+    def values(self, kinds, optional):
+        """Those of these kinds, by name, that are there or not `optional`."""
+        self.known += kinds
+        return {
+            name: self.value(name, kind) for name, kind in kinds.items() if name in self.fields or name not in optional
+        }
 
     def described(self, name, kind):
         """The `kind` (Trigger, Table) that the map `name` holds in plain form."""
@@ -498,28 +483,11 @@ class _Fields:
                 f"{self._where}: {_MANIFEST}: {self._prefix}{name}.{error.key}: {error}; compile it again"
             ) from None
 
-    def limit(self, name):
-        value = self.get(name, int, float) if name.endswith("_s") else self.get(name, int)
-        if not fields.limit_is_right(name, value):
-            self.refuse(name, fields.EXPECTED_LIMITS[name], value)
-        return value
-
-    def texts(self, name, pattern, expected, max_chars, max_items):
-        """The list `name` of distinct texts, as a tuple."""
-        value = self.get(name, list)
-        if len(value) > max_items:
-            self.refuse(name, f"at most {max_items} items", len(value))
-        for index, item in enumerate(value):
-            if not fields.matches(pattern, item, max_chars):
-                self.refuse(f"{name}[{index}]", expected, item)
-        if len(set(value)) != len(value):
-            self.refuse(name, "each item once", value)
-        return tuple(value)
-
-    def only(self, names):
+    def only_known(self):
         for name in self.fields:
-            if name not in names:
-                self.refuse(fields.shown(name).strip("'"), f"one of {', '.join(names)}", name)
+            if name not in self.known:
+                known = ", ".join(dict.fromkeys(self.known))
+                self.refuse(fields.shown(name).strip("'"), f"one of {known}", name)
 
 
 def _file_record(record, path, where):

@@ -29,7 +29,9 @@ class Refused(ValueError):
 
 
 def refused(expected, value):
-    return Refused(f"expected {expected}, got {shown(value)}")
+    error = Refused(f"expected {expected}, got {shown(value)}")
+    error.expected, error.value = expected, value
+    return error
 
 
 class Kind:
@@ -168,6 +170,8 @@ class Choice(Kind):
 class Text(Kind):
     """A text that `pattern` matches as a whole, or one of `others`."""
 
+    types = (str,)
+
     def __init__(self, words, pattern=ANY_TEXT, max_chars=1 << 16, others=()):
         self.words, self.pattern, self.max_chars, self.others = words, pattern, max_chars, others
 
@@ -194,6 +198,8 @@ class Path(Kind):
 
 class Items(Kind):
     """A list of values of one kind, different ones if `unique`. Options of a Choice are kept in their order."""
+
+    types = (list,)
 
     def __init__(self, item, words=None, min_items=0, max_items=None, *, unique=True):
         some = (
@@ -241,8 +247,12 @@ class Instance(Kind):
 class Named(Kind):
     """A mapping of names, each of the kind `name`, to values of one kind."""
 
-    def __init__(self, item, words, name=None):
+    def __init__(self, item, words, name=None, min_items=0, max_items=None):
         self.item, self.words, self.name = item, words, name or Text("a name")
+        self.min_items, self.max_items = min_items, max_items
+
+    def fits(self, value):
+        return isinstance(value, dict) and self.min_items <= len(value) <= (self.max_items or len(value))
 
 
 class Setting(namedtuple("Setting", "key kind words path default fixed required", defaults=(None, False, False))):

@@ -34,6 +34,7 @@ from .errors import TaskSpecError
 from .fields import shown
 from .replacing import replace_file
 from .script_block import project_name
+from .task_table import REQUIREMENT
 
 LOCK_NAME = "requirements.lock"
 WITH_LOCK_NAME = "requirements.with.lock"
@@ -111,11 +112,9 @@ class Requirements:
 
 def check_names(names, place):
     """TaskSpecError if one of the `names` is not valid for `requirements` in task.yaml."""
-    schema = json.loads(Path(__file__).with_name("task.schema.json").read_text(encoding="utf-8"))
-    item = schema["properties"]["requirements"]["items"]
-    wrong = [name for name in names if not re.fullmatch(item["pattern"], name) or len(name) > item["maxLength"]]
+    wrong = [name for name in names if not REQUIREMENT.accepts(name)]
     if wrong:
-        raise TaskSpecError([f"{place}: expected {item['description']}, got {shown(name)}" for name in wrong])
+        raise TaskSpecError([f"{place}: expected {REQUIREMENT.words}, got {shown(name)}" for name in wrong])
 
 
 def lock(requirements, upgrade=False):

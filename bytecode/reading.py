@@ -5,7 +5,7 @@ its key. Device images have this module."""
 
 import os
 
-from .fields import is_unicode, shown
+from .fields import is_unicode
 from .kinds import Items, Named, Part, Path, Refused, Section, refused
 
 
@@ -17,7 +17,7 @@ def read(kind, value, at):
         match kind:
             case Section():
                 return _read_section(kind, value, at)
-            case Named() if isinstance(value, dict):
+            case Named() if kind.fits(value):
                 for name in value:
                     read(kind.name, name, at.part(name))
                 return {name: read(kind.item, item, at.part(name, names=(name,))) for name, item in value.items()}
@@ -30,7 +30,7 @@ def read(kind, value, at):
                 raise refused(kind.words, value)
         return kind.given(value)
     except Refused as error:
-        return at.add((), str(error))
+        return at.add((), error)
 
 
 def _read_section(section, value, at):
@@ -41,7 +41,7 @@ def _read_section(section, value, at):
     if whole and (given is None or isinstance(given, dict) and given.get("enabled") is False):
         return None
     if not isinstance(given, dict):
-        return at.add((), f"expected {section.words}, got {shown(given)}")
+        raise refused(section.words, given)
     found = {}
     for key, item in given.items():
         if (setting := section.settings.get(key)) is None:
@@ -51,9 +51,7 @@ def _read_section(section, value, at):
         for name in setting.path[:-1]:
             part = part.setdefault(name, {})
         part |= {setting.path[-1]: result} if setting.path else result or {}
-    missing = [setting for key, setting in section.settings.items() if setting.required and key not in given]
-    for setting in missing:
-        at.add((), f"{setting.key} is missing; expected {setting.kind.words}")
+    missing = [at.missing(each) for key, each in section.settings.items() if each.required and key not in given]
     if not whole or missing or None in found.values():
         return value if section.raw else found
     found.pop("enabled", None)

@@ -1,11 +1,11 @@
-"""Reads `task.yaml` and checks it against `task.schema.json` and the task's folder.
+"""Reads `task.yaml` by its table (`task_table.py`) and checks it against the task's folder.
 
 All problems are reported at once, each as `file:line: key: expected …, got …`.
 """
 
 import ast
+import copy
 import difflib
-import functools
 import glob
 import json
 from collections.abc import Mapping
@@ -17,15 +17,18 @@ import yaml
 
 from .archive import MAX_BYTES, MAX_ENTRIES, path_problem
 from .errors import CompileError, TaskSpecError
-from .fields import EXPECTED_LIMITS, GRANTS, TUNNEL_FUNCTION, limit_is_right, shown
+from .fields import GRANTS, shown
+from .kinds import Refused
 from .lookup import find_module
-from .quantities import byte_count, milliseconds, seconds
-from .schema import validator
+from .reading import read
 from .source import parse
 from .stream_task import FieldError, Table, Trigger
+from .task_table import TASK
 
 SPEC_NAME = "task.yaml"
 MAX_SPEC_BYTES = 1 << 20
+# `permissions.tunnel` of task.yaml names channels; each stands for a host function with this prefix (vmhost/tunnel).
+TUNNEL_FUNCTION = "tunnel_"
 MAX_DEPTH = 8
 _LFS_POINTER, _MAX_POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024  # of Git LFS's specification
 _ELSEWHERE = "leave them where they are, and grant their folder under permissions.read"
@@ -82,28 +85,29 @@ def read_task(folder):
     folder = Path(folder)
     file = str(folder / SPEC_NAME)
     problems = _Problems(file)
-    values, problems.lines = _load(folder / SPEC_NAME, problems)
-    _check_schema(values, problems)
+    written, problems.lines = _load(folder / SPEC_NAME, problems)
+    values = read(TASK, written, problems)
     problems.stop()
 
-    limits = _read_limits(values.get("limits") or {}, problems)
-    files = _find_resources(
-        folder, ((f"files[{index}]", pattern) for index, pattern in enumerate(values.get("files", ()))), problems
-    )
+    patterns = ((f"files[{index}]", pattern) for index, pattern in enumerate(values.get("files", ())))
+    files = _find_resources(folder, patterns, problems)
     models = {}
     for name, path in sorted(values.get("models", {}).items()):
         models.update((name, found) for found in _find_resources(folder, [(f"models.{name}", path)], problems))
-    trainable = {name: tuple(patterns) for name, patterns in sorted(values.get("trainable", {}).items())}
+    trainable = dict(sorted(values.get("trainable", {}).items()))
     for name in trainable:
         if name not in values.get("models", {}):
-            problems.add(f"trainable.{name}", "expected the name of a model under `models`")
+            problems.add([f"trainable.{name}"], "expected the name of a model under `models`")
         if f"{name}.trainable" in files:
-            problems.add(f"trainable.{name}", f"the file {name}.trainable is in the task's folder; name it otherwise")
+            problems.add([f"trainable.{name}"], f"the file {name}.trainable is in the task's folder; name it otherwise")
     _check_sizes(folder, {"files": files, "models": tuple(models.values())}, problems)
     module, function = values["entry"].split(":")
     _check_entry(folder, module, function, problems)
-    trigger = _described(values, "trigger", Trigger, _lowered_trigger, problems)
-    table = _described(values, "table", Table, _lowered_table, problems)
+    if "trigger" in values:
+        on = values["trigger"]["on"]
+        values["trigger"]["on"] = [list(ids) for ids in ([on] if isinstance(on[0], str) else on)]
+    trigger = _described(values, "trigger", Trigger, problems)
+    table = _described(values, "table", Table, problems)
     problems.stop()
     return TaskSpec(
         folder=folder,
@@ -113,13 +117,13 @@ def read_task(folder):
         entry_module=module,
         entry_function=function,
         python=values["python"],
-        limits=MappingProxyType(limits),
-        permissions=MappingProxyType(_granted(values.get("permissions") or {})),
+        limits=MappingProxyType(values.get("limits", {})),
+        permissions=MappingProxyType(_granted(values.get("permissions", {}))),
         files=files,
         models=MappingProxyType(models),
         trainable=MappingProxyType(trainable),
-        requirements=tuple(values.get("requirements", ())),
-        imports=tuple(values.get("import", ())),
+        requirements=values.get("requirements", ()),
+        imports=values.get("imports", ()),
         priority=values.get("priority", 0),
         fresh=values.get("fresh", False),
         trigger=trigger,
@@ -130,8 +134,8 @@ def read_task(folder):
 
 def _granted(permissions):
     """The permissions as bundles have them: a channel of the tunnel is a host function there."""
-    granted = {name: tuple(permissions.get(name) or ()) for name in GRANTS}
-    channels = [TUNNEL_FUNCTION + channel for channel in permissions.get("tunnel") or ()]
+    granted = {name: permissions.get(name, ()) for name in GRANTS}
+    channels = [TUNNEL_FUNCTION + channel for channel in permissions.get("tunnel", ())]
     granted["host"] += tuple(name for name in channels if name not in granted["host"])
     return granted
 
@@ -150,16 +154,36 @@ def lined_plain_of(data, where):
 
 
 class _Problems:
-    def __init__(self, file):
-        self.file, self.lines, self.found = file, {}, []
+    """The problems of a file; `part` is a view for what is below a key (`reading.py`)."""
 
-    def add(self, key, message, line=None):
+    error = TaskSpecError
+
+    def __init__(self, file):
+        self.file, self.lines, self.found, self._key = file, {}, [], ""
+
+    def part(self, *where, names=None):  # noqa: ARG002
+        part = copy.copy(self)
+        part._key = self._below(where)
+        return part
+
+    def _below(self, where):
+        parts = (f"[{each}]" if isinstance(each, int) else f".{each}" for each in where)
+        return f"{self._key}{''.join(parts)}".removeprefix(".")
+
+    def add(self, where, message, line=None):
+        """`where`: the key's path, as a sequence."""
+        key = self._below(where)
+        if isinstance(message, Refused) and hasattr(message, "expected"):
+            message = f"expected {message.expected}, got {_shown(message.value)}{_advice(key, message.value)}"
+        prefix = f"{key}: " if key else ""
         if line is None:
             while key not in self.lines and "." in key:
                 key = key.rpartition(".")[0]
             line = self.lines.get(key, 1)
-        place = f"{self.file}:{line}"
-        self.found.append((line, f"{place}: {message}"))
+        self.found.append((line, f"{self.file}:{line}: {prefix}{message}"))
+
+    def missing(self, setting):
+        self.add([setting.key], f"is missing; expected {setting.kind.words}")
 
     def stop(self):
         if self.found:
@@ -198,7 +222,7 @@ def _parsed(data, path, problems):
                 line = event.start_mark.line + 1
                 raise TaskSpecError([f"{path}:{line}: nested too deeply; expected {MAX_DEPTH} levels"])
             if isinstance(event, yaml.AliasEvent):
-                problems.add("", "aliases (*name) are not allowed; write the value again", event.start_mark.line + 1)
+                problems.add([], "aliases (*name) are not allowed; write the value again", event.start_mark.line + 1)
         problems.stop()
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except UnicodeDecodeError as error:
@@ -225,19 +249,19 @@ def _parsed(data, path, problems):
 def _construct(node, key, lines, problems):
     lines.setdefault(key, node.start_mark.line + 1)
     if not isinstance(node, yaml.ScalarNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-        message = f"{key + ': ' if key else ''}tags such as {node.tag!r} are not allowed; write a plain value"
-        problems.add(key, message, node.start_mark.line + 1)
+        message = f"tags such as {node.tag!r} are not allowed; write a plain value"
+        problems.add([key], message, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         value = {}
         for name_node, item in node.value:
             line = name_node.start_mark.line + 1
             if not isinstance(name_node, yaml.ScalarNode):
-                problems.add(key, "expected a plain key", line)
+                problems.add([key], "expected a plain key", line)
                 continue
             name = name_node.value
             inner = f"{key}.{name}" if key else name
             if name in value:
-                problems.add(inner, f"{inner}: is there twice, first on line {lines[inner]}; remove one", line)
+                problems.add([inner], f"is there twice, first on line {lines[inner]}; remove one", line)
                 continue
             lines[inner] = line
             value[name] = _construct(item, inner, lines, problems)
@@ -253,43 +277,11 @@ def _construct(node, key, lines, problems):
             raise ValueError("expected text, a number, true or false: put it in quotes")
         return value
     except (yaml.YAMLError, ValueError) as error:
-        message = f"{key}: can't be read as {node.tag}: {getattr(error, 'problem', None) or error}"
-        problems.add(key, message, node.start_mark.line + 1)
+        message = f"can't be read as {node.tag}: {getattr(error, 'problem', None) or error}"
+        problems.add([key], message, node.start_mark.line + 1)
         return None
     finally:
         constructor.dispose()
-
-
-@functools.cache
-def _validator():
-    return validator(Path(__file__).with_name("task.schema.json"))
-
-
-def _check_schema(values, problems):
-    for error in _validator().iter_errors(values):
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path).lstrip(".")
-        expected = error.schema.get("description", error.message)
-        if error.validator == "required":
-            for name in error.validator_value:
-                if name not in error.instance:
-                    meaning = error.schema["properties"][name]["description"]
-                    whole = f"{path}.{name}" if path else name
-                    problems.add(path, f"{whole}: is missing; expected {meaning}")
-        elif error.validator == "additionalProperties":
-            known = error.schema["properties"]
-            for name in error.instance:
-                if name not in known:
-                    inner = f"{path}.{name}" if path else name
-                    near = difflib.get_close_matches(name, known, 1)
-                    advice = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
-                    problems.add(inner, f"{inner}: unknown key; {advice}")
-        elif error.validator == "uniqueItems":
-            problems.add(path, f"{path}: expected each item once")
-        else:
-            prefix = f"{path}: " if path else ""
-            problems.add(
-                path, f"{prefix}expected {expected}, got {_shown(error.instance)}{_advice(path, error.instance)}"
-            )
 
 
 def _shown(value):
@@ -306,79 +298,13 @@ def _advice(path, value):
     return ""
 
 
-def _read_limits(written, problems):
-    limits = {}
-    for name, read, suffix in (
-        ("memory", byte_count, "_bytes"),
-        ("wall_time", seconds, "_s"),
-        ("cpu_time", seconds, "_s"),
-        ("stack", byte_count, "_bytes"),
-        ("output", byte_count, "_bytes"),
-    ):
-        if name in written:
-            limits[name + suffix] = _quantity(written[name], read)
-    for name in ("concurrency", "descriptors"):
-        if name in written:
-            limits[name] = written[name]
-    for name in written:
-        unit = name + {
-            "memory": "_bytes",
-            "stack": "_bytes",
-            "output": "_bytes",
-            "wall_time": "_s",
-            "cpu_time": "_s",
-        }.get(name, "")
-        if not limit_is_right(unit, limits[unit]):
-            problems.add(
-                f"limits.{name}", f"limits.{name}: expected {EXPECTED_LIMITS[unit]}, got {_shown(written[name])}"
-            )
-    return limits
-
-
-def _quantity(value, read):
-    """`64 MiB`, `2 s` or a plain number, in bytes (int) or seconds (float)."""
-    if isinstance(value, str):
-        return read(value)
-    try:
-        return int(value) if read is byte_count else float(value)
-    except OverflowError:  # above any limit
-        return 0
-
-
-def _described(values, key, kind, lowered, problems):
+def _described(values, key, kind, problems):
     """The `kind` (Trigger, Table) under `key` in task.yaml, or None."""
-    if key not in values:
-        return None
     try:
-        return kind.from_fields(lowered(values[key]))
+        return kind.from_fields(values[key]) if key in values else None
     except FieldError as error:
-        written = error.key.removesuffix("_ms")
-        problems.add(f"{key}.{written}", f"{key}.{written}: {error}")
+        problems.add([f"{key}.{error.key.removesuffix('_ms')}"], str(error))
         return None
-
-
-def _lowered_trigger(written):
-    found = _in_ms(written, "within")
-    if not isinstance(found["on"][0], list):
-        found["on"] = [found["on"]]
-    return found
-
-
-def _lowered_table(written):
-    return _in_ms(written, "retention")
-
-
-def _in_ms(written, name):
-    """`written` with the span `name`, such as "30 min", in whole milliseconds, as `name` + "_ms"."""
-    found = {key: value for key, value in written.items() if key != name}
-    if name in written:
-        span = written[name]
-        try:
-            span_ms = milliseconds(span) if isinstance(span, str) else round(min(span, 1e12) * 1000)
-        except ValueError as error:
-            raise FieldError(name, "whole milliseconds", span) from error
-        found[f"{name}_ms"] = min(span_ms, 1 << 60)
-    return found
 
 
 def _find_resources(folder, patterns, problems):
@@ -392,20 +318,18 @@ def _find_resources(folder, patterns, problems):
             else [Path(pattern)]
         )
         if not paths:
-            problems.add(where, f"{where}: expected a file in {folder}, nothing matches {pattern!r}")
+            problems.add([where], f"expected a file in {folder}, nothing matches {pattern!r}")
         for path in paths:
             whole = folder / path
             if not whole.resolve().is_relative_to(root):
-                problems.add(
-                    where, f"{where}: expected a file inside the task's folder, got {str(path)!r}; copy it there"
-                )
+                problems.add([where], f"expected a file inside the task's folder, got {str(path)!r}; copy it there")
             elif whole.is_dir():
                 if not glob.has_magic(pattern):
-                    problems.add(where, f"{where}: {str(path)!r} is a folder; name its files, or write {str(path)}/**")
+                    problems.add([where], f"{str(path)!r} is a folder; name its files, or write {str(path)}/**")
             elif not whole.is_file():
                 near = difflib.get_close_matches(path.name, [p.name for p in whole.parent.glob("*")], 1)
                 advice = f"; did you mean {near[0]!r}?" if near else ""
-                problems.add(where, f"{where}: expected a file in {folder}, there is no {str(path)!r}{advice}")
+                problems.add([where], f"expected a file in {folder}, there is no {str(path)!r}{advice}")
             else:
                 found.add(whole.resolve().relative_to(root).as_posix() if ".." in path.parts else path.as_posix())
     return tuple(sorted(found))
@@ -418,23 +342,21 @@ def _check_sizes(folder, resources, problems):
         for path in paths:
             problem = path_problem(path.encode(errors="surrogateescape"))
             if problem:
-                problems.add(key, f"{key}: {path!r}: {problem}; rename it")
+                problems.add([key], f"{path!r}: {problem}; rename it")
             size = (folder / path).stat().st_size
             total += size
             if size <= _MAX_POINTER_BYTES and (folder / path).read_bytes().startswith(_LFS_POINTER):
                 problems.add(
-                    key,
-                    f"{key}: {path!r} is a pointer of Git LFS, not the file; fetch it: git lfs pull, or keep it in git",
+                    [key],
+                    f"{path!r} is a pointer of Git LFS, not the file; fetch it: git lfs pull, or keep it in git",
                 )
             if size > MAX_BYTES:
-                problems.add(
-                    key, f"{key}: {path!r} has {size:,} bytes, a bundle holds at most {MAX_BYTES:,}; {_ELSEWHERE}"
-                )
+                problems.add([key], f"{path!r} has {size:,} bytes, a bundle holds at most {MAX_BYTES:,}; {_ELSEWHERE}")
     count = sum(map(len, resources.values()))
     if count > MAX_ENTRIES:
-        problems.add("files", f"files: {count:,} files match, a bundle holds at most {MAX_ENTRIES:,}; {_ELSEWHERE}")
+        problems.add(["files"], f"{count:,} files match, a bundle holds at most {MAX_ENTRIES:,}; {_ELSEWHERE}")
     if not problems.found and total > MAX_BYTES:
-        problems.add("files", f"files: {total:,} bytes in all, a bundle holds at most {MAX_BYTES:,}; {_ELSEWHERE}")
+        problems.add(["files"], f"{total:,} bytes in all, a bundle holds at most {MAX_BYTES:,}; {_ELSEWHERE}")
 
 
 def _check_entry(folder, module, function, problems):
@@ -443,7 +365,7 @@ def _check_entry(folder, module, function, problems):
         modules = [path.stem for path in folder.glob("*.py")]
         near = difflib.get_close_matches(module, modules, 1)
         advice = f"did you mean {near[0]!r}?" if near else f"add {module.replace('.', '/')}.py, or name another module"
-        problems.add("entry", f"entry: there is no module {module!r} in {folder}; {advice}")
+        problems.add(["entry"], f"there is no module {module!r} in {folder}; {advice}")
         return
     path = found[0]
     try:
@@ -454,25 +376,25 @@ def _check_entry(folder, module, function, problems):
     if function not in names and not star:
         near = difflib.get_close_matches(function, names, 1)
         advice = f"did you mean {near[0]!r}?" if near else f"define `def {function}(value):` in it, or name another one"
-        problems.add("entry", f"entry: {path} has no function {function!r}; {advice}")
+        problems.add(["entry"], f"{path} has no function {function!r}; {advice}")
         return
     node = names.get(function)
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.decorator_list:
         if _yields(node):
             problems.add(
-                "entry",
-                f"entry: {path}:{node.lineno}: expected a function that returns one value, got the "
+                ["entry"],
+                f"{path}:{node.lineno}: expected a function that returns one value, got the "
                 f"generator {function!r}; return a list",
             )
         given, needed = _positional(node.args)
         if not given >= 1 >= needed or any(default is None for default in node.args.kw_defaults):
             problems.add(
-                "entry",
-                f"entry: {path}:{node.lineno}: expected a function that takes the caller's one value, "
+                ["entry"],
+                f"{path}:{node.lineno}: expected a function that takes the caller's one value, "
                 f"such as `def {function}(value):`, got `def {function}({ast.unparse(node.args)}):`",
             )
     elif isinstance(node, ast.ClassDef):
-        problems.add("entry", f"entry: {path}:{node.lineno}: expected a function, got the class {function!r}")
+        problems.add(["entry"], f"{path}:{node.lineno}: expected a function, got the class {function!r}")
 
 
 def _yields(function):

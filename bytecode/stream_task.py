@@ -16,7 +16,7 @@ OVERLOAD_RULES = ("newest", "oldest", "coalesce")
 COLUMN_TYPES = ("text", "integer", "real", "bytes", "json", "array")
 MAX_SEQUENCES, MAX_IDS, MAX_ID_CHARS = 64, 64, 255
 MAX_QUEUE, MAX_RETRIES = 100_000, 100
-MAX_SPAN_MS = 10 * 366 * 24 * 3600 * 1000
+MAX_SPAN_MS, EXPECTED_SPAN = 10 * 366 * 24 * 3600 * 1000, "a time from 1 ms to 10 years"
 MAX_COLUMNS = 256
 
 # An event's name, `page:` and a page's id, or `*` for any run of events, even an empty one.
@@ -165,7 +165,7 @@ class _Check:
     def span(self, name):
         value = self.get(name, (int, type(None)))
         if value is not None and not 1 <= value <= MAX_SPAN_MS:
-            raise FieldError(self._prefix + name, "a time from 1 ms to 10 years", value)
+            raise FieldError(self._prefix + name, EXPECTED_SPAN, value)
         return value
 
 

@@ -91,6 +91,7 @@ ROOMS = {
         *PUBLIC,
         "vmhost.bytecode.fields",
         "vmhost.bytecode.format",
+        "vmhost.bytecode.task_kinds",
         "vmhost.errors",
         "vmhost.executor",
         "vmhost.guest.kinds",

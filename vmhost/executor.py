@@ -26,18 +26,14 @@ from vmhost.bytecode.errors import BytecodeError
 from vmhost.bytecode.fields import (
     EVERYTHING,
     GRANTS,
-    MAX_CONCURRENCY,
-    MAX_DESCRIPTORS,
     MAX_GRANT_CHARS,
-    MAX_MEMORY_BYTES,
-    MAX_OUTPUT_BYTES,
-    MAX_STACK_BYTES,
     PATH,
     is_unicode,
     matches,
     shown,
 )
 from vmhost.bytecode.format import Manifest, Module
+from vmhost.bytecode.task_kinds import LIMITS
 from vmhost.errors import (
     ClosedError,
     ConfigurationError,
@@ -128,7 +124,7 @@ class VMExecutor(concurrent.futures.Executor):
             raise TypeError(f"initargs: expected a tuple of arguments, got {shown(initargs)}") from None
         if max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
-        max_workers = min(max_workers, MAX_CONCURRENCY)
+        max_workers = min(max_workers, LIMITS["concurrency"].le)
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer must be a callable, got {shown(initializer)}")
         self._max_workers = max_workers
@@ -605,7 +601,7 @@ class _Workers(_Functions):
             warm=0,
             max_warm=0,
             idle_s=float("inf"),
-            memory_bytes=MAX_MEMORY_BYTES,
+            memory_bytes=LIMITS["memory_bytes"].le,
             boots_at_once=max_workers,
             task=self._task_policy,
         )
@@ -784,11 +780,11 @@ def _limits(limits, max_workers):
     """The Limits from `limits`, a mapping as in task.yaml; unlimited where it has no entry."""
     Limits.read(limits, "limits")  # raises for invalid ones
     none = Limits(
-        memory_bytes=MAX_MEMORY_BYTES,
-        stack_bytes=MAX_STACK_BYTES,
+        memory_bytes=LIMITS["memory_bytes"].le,
+        stack_bytes=LIMITS["stack_bytes"].le,
         concurrency=max_workers,
-        descriptors=MAX_DESCRIPTORS,
-        output_bytes=MAX_OUTPUT_BYTES,
+        descriptors=LIMITS["descriptors"].le,
+        output_bytes=LIMITS["output_bytes"].le,
     )
     if not isinstance(limits, Limits):
         limits = dict(limits or {})

@@ -10,13 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from vmhost.bytecode.fields import (
-    END_OF_TIME_S,
-    EXPECTED_LIMITS,
     FUNCTION,
     GRANTS,
-    LIMIT_RANGES,
-    MAX_PRIORITY,
-    MIN_PRIORITY,
     shown,
 )
 from vmhost.bytecode.kinds import (
@@ -39,6 +34,7 @@ from vmhost.bytecode.kinds import (
     setting,
     settings_of,
 )
+from vmhost.bytecode.task_kinds import LIMITS, PRIORITY
 from vmhost.errors import ConfigurationError
 from vmhost.grants import Permissions
 
@@ -75,17 +71,8 @@ def _check_fields(made, what=None):
     for each in fields(made):
         value = getattr(made, each.name)
         if value is not None or each.default is not None:
-            try:
-                object.__setattr__(made, each.name, each.metadata["kind"].check(value))
-            except Refused as error:
-                raise ConfigurationError(f"{what or type(made).__name__}: {each.name}: {error}") from None
-
-
-def _limit_size(name):
-    return Size(*LIMIT_RANGES[name], EXPECTED_LIMITS[name])
-
-
-_LIMIT_TIME = Time(lt=END_OF_TIME_S, words=EXPECTED_LIMITS["wall_time_s"])
+            kept = _named(each.metadata["kind"].check, value, f"{what or type(made).__name__}: {each.name}")
+            object.__setattr__(made, each.name, kept)
 
 
 @documented
@@ -94,15 +81,15 @@ class Limits:
     """Resource limits of a task. `memory_bytes` is the soft limit; allocations fail at `hard_bytes`, 25 % above.
 
     `concurrency` is the number of VMs that may serve the task at once; what is counted is counted for each. None: no
-    limit. The ranges are those of task.yaml (`vmhost.bytecode.fields`); ConfigurationError outside."""
+    limit. The ranges are those of task.yaml (`vmhost.bytecode.task_kinds`); ConfigurationError outside."""
 
-    memory_bytes: int = setting(_limit_size("memory_bytes"), "memory of a VM", 64 << 20, "memory")
-    wall_s: float | None = setting(_LIMIT_TIME, "time of a call from its submission", None, "wall_time")
-    cpu_s: float | None = setting(_LIMIT_TIME, "CPU time of a call", None, "cpu_time")
-    stack_bytes: int = setting(_limit_size("stack_bytes"), "stack of a VM's thread", 1 << 20, "stack")
-    concurrency: int = setting(Whole(*LIMIT_RANGES["concurrency"]), "VMs that serve the task at once", 4)
-    descriptors: int = setting(Whole(*LIMIT_RANGES["descriptors"]), "files, sockets and pipes that a VM has open", 64)
-    output_bytes: int = setting(_limit_size("output_bytes"), "what a VM prints and logs in a second", 1 << 20, "output")
+    memory_bytes: int = setting(LIMITS["memory_bytes"], "memory of a VM", 64 << 20, "memory")
+    wall_s: float | None = setting(LIMITS["wall_time_s"], "time of a call from its submission", None, "wall_time")
+    cpu_s: float | None = setting(LIMITS["cpu_time_s"], "CPU time of a call", None, "cpu_time")
+    stack_bytes: int = setting(LIMITS["stack_bytes"], "stack of a VM's thread", 1 << 20, "stack")
+    concurrency: int = setting(LIMITS["concurrency"], "VMs that serve the task at once", 4)
+    descriptors: int = setting(LIMITS["descriptors"], "files, sockets and pipes that a VM has open", 64)
+    output_bytes: int = setting(LIMITS["output_bytes"], "what a VM prints and logs in a second", 1 << 20, "output")
 
     def __post_init__(self) -> None:
         _check_fields(self, "limits")
@@ -274,9 +261,7 @@ class TaskPolicy:
     """A host's settings for one task. `limits` may be Limits, too. ConfigurationError."""
 
     weight: float = setting(Number(gt=0), "its share of VMs against other tasks when they are scarce", 1.0)
-    priority: int | None = setting(
-        Whole(MIN_PRIORITY, MAX_PRIORITY), "higher values are served first", None, unset="as in its bundle"
-    )
+    priority: int | None = setting(PRIORITY, "higher values are served first", None, unset="as in its bundle")
     queue: int = setting(Whole(1, MAX_QUEUE), "maximum number of queued calls of a task", 100_000)
     fresh: bool | None = setting(_FLAG, "a new VM for each call", None, unset="as in its bundle")
     ready: int = setting(Whole(0, 1024), "VMs that are attached before the first call, and kept", 0)

@@ -6,14 +6,13 @@ import re
 import pytest
 from hypothesis import given, strategies
 
-from tests.hosts import ROOT
 from vmhost import ConfigurationError, limits
 from vmhost.bytecode import kinds, quantities
+from vmhost.bytecode.either import Milliseconds
 from vmhost.bytecode.spec import read_task
 from vmhost.deployment.cloud import audience
 from vmhost.guest import stream
 from vmhost.pipeline.features import definitions
-from vmhost.pipeline.quantities import Milliseconds
 from vmhost.settings import pages
 
 TIMES = {"us": 1, "ms": 1000, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
@@ -107,8 +106,7 @@ def test_the_files_with_a_schema_take_the_same(tmp_path):
     assert found == {
         "memory_bytes": 64 << 20, "wall_time_s": 1.5, "cpu_time_s": 43_200.0, "stack_bytes": 2_000_000
     }  # fmt: skip
-    schemas = [ROOT / "bytecode/task.schema.json", *(table.schema for table in pages.TABLES.values() if table.schema)]
-    for path in schemas:
+    for path in filter(None, (table.schema for table in pages.TABLES.values())):
         patterns = set(re.findall(r'"pattern": ("\^ \*[^\n]*?\$")', path.read_text()))
         assert patterns and {json.loads(one) for one in patterns} <= {quantities.TIME_PATTERN, quantities.SIZE_PATTERN}
 

@@ -6,9 +6,11 @@ import random
 import pytest
 
 import vmhost
+from vmhost.bytecode import spec
 from vmhost.bytecode.compiler import compile_sources
 from vmhost.guest import cascade, testing
 from vmhost.guest.cascade import Budget, Cascade, HardExamples, entropy, fit_temperature, margin, maximum
+from vmhost.tunnel import host_functions
 
 SURE, UNSURE = [0.9, 0.1], [0.55, 0.45]
 
@@ -23,6 +25,10 @@ class Cloud:
     def __call__(self, given):
         self.asked.append(given)
         return self.reply
+
+
+def test_a_channel_s_host_function_has_one_name_everywhere():
+    assert cascade._PREFIX == host_functions.PREFIX == spec.TUNNEL_FUNCTION
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 
 import vmhost
+from tests.strict_schema import validator
 from vmhost.bytecode import either, kinds
 from vmhost.bytecode.reading import read
-from vmhost.bytecode.schema import validator
 from vmhost.cli import main
 from vmhost.deployment.cloud.written import Share
 from vmhost.limits import RecordPolicy
@@ -36,10 +36,11 @@ NEEDED = {
     "quiet": {"from": "22:00", "to": "08:00"},
     "slow": {"over": "1 s"}, "control": {"percent": 1},
     "rules": {"name": "a"}, "errors": {"over": 0, "within": "1 s"}, "crashes": {"over": 0, "within": "1 s"},
-    "adoption": {"under": 0, "after": "1 s"},
+    "adoption": {"under": 0, "after": "1 s"}, "trigger": {"on": ["a"]}, "table": {"columns": {"a": "text"}},
 }  # fmt: skip
 NEEDED_OF_ALL = {
-    "host.yaml": {}, "agent.yaml": {"device": "a", "platform": "http://a", "folder": "f", "keys": "k"},
+    "task.yaml": {"name": "a", "version": "1.0.0", "entry": "main:run", "python": "3.14"}, "host.yaml": {},
+    "agent.yaml": {"device": "a", "platform": "http://a", "folder": "f", "keys": "k"},
     "pipeline.yaml": {"folder": "f", "bundles": []}, "release.yaml": {}, "alerts": {},
     "features.yaml": {"features": {}},
 }  # fmt: skip

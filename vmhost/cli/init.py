@@ -1,7 +1,5 @@
 """`vmhost init`: a folder with an example task, which compiles, runs and passes its test as it is."""
 
-import json
-import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import click
 
-import vmhost.bytecode
+from vmhost.bytecode.task_kinds import TASK_NAME
 from vmhost.cli import failures
 
 FILES = {
@@ -113,9 +111,8 @@ EXAMPLES = {
 def command(output, folder, example):
     """Create the folder NAME with a task of that name: task.yaml, main.py, an input and a test. Overwrites nothing."""
     name = folder.resolve().name
-    rule = _rule_for_names()
-    if not re.fullmatch(rule["pattern"], name):
-        raise failures.Failure(f"{name!r} cannot name a task; expected {rule['description']}")
+    if not TASK_NAME.accepts(name):
+        raise failures.Failure(f"{name!r} cannot name a task; expected {TASK_NAME.words}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise failures.Failure(
             f"{folder}: is there already; nothing was written. Give another name, or remove it first"
@@ -153,9 +150,3 @@ def _copied(example, name):
     found |= {Path(path).name: (tasks / path).read_bytes() for path in example.data}
     found["task.yaml"] = found["task.yaml"].replace(f"name: {example.task}\n".encode(), f"name: {name}\n".encode())
     return found
-
-
-def _rule_for_names():
-    """The rule for names in task.yaml's schema: its "pattern" and "description"."""
-    schema = Path(vmhost.bytecode.__file__).with_name("task.schema.json")
-    return json.loads(schema.read_text(encoding="utf-8"))["properties"]["name"]

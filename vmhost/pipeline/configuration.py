@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vmhost.bytecode import kinds
-from vmhost.bytecode.either import Either, Raw
+from vmhost.bytecode.either import Either, Milliseconds, Raw
 from vmhost.bytecode.kinds import Choice, Flag, Items, Named, Refused, Section, Setting, Size, Text, Whole, setting
 from vmhost.bytecode.reading import read
 from vmhost.pipeline.intake import ENTER_CLOSES, Intake
-from vmhost.pipeline.quantities import Milliseconds
 from vmhost.pipeline.reach.audience import AUDIENCE
 from vmhost.pipeline.reach.settings import CHANNEL, LOOPBACK, TASK, kind_of
 from vmhost.pipeline.store import DURABILITIES, EventStore

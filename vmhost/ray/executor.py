@@ -26,7 +26,8 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from vmhost.bytecode.fields import MAX_CONCURRENCY, shown
+from vmhost.bytecode.fields import shown
+from vmhost.bytecode.task_kinds import LIMITS
 from vmhost.errors import ConfigurationError, CrossingError, Kind, VMHostError, from_core
 from vmhost.executor import VMExecutor, _conversions_luggage, _Functions, _limits, _permissions
 from vmhost.ray import values
@@ -507,7 +508,7 @@ class _Node:
             num_cpus=self.cores, scheduling_strategy=strategy, max_restarts=0
         )
         limits, permissions = self._options
-        self._actor = made.remote(min(self.cores, MAX_CONCURRENCY), limits, permissions)
+        self._actor = made.remote(min(self.cores, LIMITS["concurrency"].le), limits, permissions)
         self._ready = self._actor.ready.remote()
 
     def _join(self, timeout_s):

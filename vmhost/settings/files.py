@@ -60,6 +60,9 @@ class Problems:
         key = f"{'.'.join(where)}: " if where else self._whole
         self._found.add((self._line(where), f"{key}{message}"))
 
+    def missing(self, setting):
+        self.add((), f"{setting.key} is missing; expected {setting.kind.words}")
+
     def place(self, where):
         """FILE:LINE of the key at this path."""
         return self._place(self._line((*self._prefix, *map(str, where))))

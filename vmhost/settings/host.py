@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 
-from vmhost.bytecode.fields import ENTRY, MAX_ENTRY_CHARS
+from vmhost.bytecode.either import section
 from vmhost.bytecode.kinds import (
     Choice,
     Flag,
@@ -27,6 +27,7 @@ from vmhost.bytecode.kinds import (
     settings_of,
 )
 from vmhost.bytecode.reading import read
+from vmhost.bytecode.task_kinds import ENTRY
 from vmhost.errors import ConfigurationError
 from vmhost.limits import Policy, TaskPolicy
 from vmhost.settings.files import SettingsFile
@@ -35,12 +36,7 @@ _TABLE_QUOTA = 1 << 30  # bytes; default of a table
 _FOLDER, _SIZE = Path("the path of a folder"), Size()
 
 
-def _arguments(*rows):
-    """A section of arguments. A row: key, kind, words, and the default, without which the key is required."""
-    return Section(Setting(*row[:3], (row[0],), *row[3:], required=len(row) == 3) for row in rows)
-
-
-_TABLE = _arguments(
+_TABLE = section(
     ("dim", Whole(1, 65536), "elements per row"),
     ("optimizer", Choice("sgd", "adagrad", "adam", "ftrl"), "of training steps", "adagrad"),
     ("initial", Number(ge=0), "initial value of Adagrad's slots", 0),
@@ -50,7 +46,7 @@ _TABLE = _arguments(
     ("default_value_no_permission", Number(), "value read by keys waiting for admission", 0),
     (
         "filter",
-        _arguments(
+        section(
             ("filter_freq", Whole(1, 65534), "steps that count a key before it gets a row"),
             ("max_element_size", Whole(1, (1 << 31) - 1), "number of keys; counts them by a Bloom filter", None),
             ("false_positive_probability", Number(gt=0, lt=1), "of the Bloom filter", 0.01),
@@ -60,7 +56,7 @@ _TABLE = _arguments(
     ),
     (
         "evict",
-        _arguments(
+        section(
             ("steps_to_live", Whole(1), "steps after which an unused key is evicted", None),
             ("l2_weight_threshold", Number(gt=0), "keys with smaller rows are evicted", None),
         ),
@@ -70,7 +66,7 @@ _TABLE = _arguments(
     ("quota", _SIZE, "maximum memory", _TABLE_QUOTA),
     (
         "storage",
-        _arguments(
+        section(
             ("folder", _FOLDER, "folder of the file with these rows"),
             ("memory", _SIZE, "share of the quota for rows in memory"),
             ("quota", _SIZE, "maximum size of the file"),
@@ -81,7 +77,7 @@ _TABLE = _arguments(
     ),
 )
 _TABLE_NAME = Text("the name of a table, such as items", re.compile("[A-Za-z_][A-Za-z0-9_-]*"), 128)
-_FUNCTION = Text("`module:function`, such as shop.prices:lookup", ENTRY, MAX_ENTRY_CHARS)
+_FUNCTION = Text("`module:function`, such as shop.prices:lookup", ENTRY.pattern, ENTRY.max_chars)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

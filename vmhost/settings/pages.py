@@ -8,14 +8,15 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import NamedTuple
 
-from vmhost.bytecode import either, kinds
+from vmhost.bytecode import either, kinds, task_table
+from vmhost.bytecode.either import Milliseconds
 from vmhost.bytecode.quantities import SIZE_PATTERN, TIME_PATTERN
 from vmhost.deployment.cloud.alerts import RULES
 from vmhost.deployment.cloud.plan import PLAN
 from vmhost.deployment.device.settings import AGENT
 from vmhost.pipeline.configuration import AUDIENCE, CHANNEL, MESSAGES, PIPELINE, TASK
 from vmhost.pipeline.features.definitions import FEATURES
-from vmhost.pipeline.quantities import Milliseconds, time_text
+from vmhost.pipeline.quantities import time_text
 from vmhost.settings.host import HOST
 
 
@@ -33,6 +34,7 @@ _ROOT = Path(__file__).parent.parent
 _DOCS = _ROOT.parent / "docs"
 _CLOUD = _ROOT / "deployment" / "cloud"
 TABLES = {
+    "task.yaml": Table(task_table.TASK, _ROOT / "bytecode" / "task.schema.json", _DOCS / "task-yaml.md"),
     "host.yaml": Table(HOST, _ROOT / "host.schema.json", _DOCS / "host-yaml.md"),
     "agent.yaml": Table(AGENT, _ROOT / "deployment" / "device" / "agent.schema.json", _DOCS / "deployment.md"),
     "pipeline.yaml": Table(
@@ -133,6 +135,7 @@ def _schema(kind, path, seen):
             }
         case kinds.Named():
             said |= {"type": "object", "propertyNames": _schema(kind.name, "", seen)}
+            said |= {"minProperties": kind.min_items or None, "maxProperties": kind.max_items}
             said["additionalProperties"] = _schema(kind.item, f"{path}/additionalProperties", seen)
         case kinds.Items():
             said |= {

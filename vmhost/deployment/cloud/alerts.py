@@ -9,7 +9,8 @@ import re
 import threading
 from dataclasses import dataclass
 
-from vmhost.bytecode.kinds import Items, Section, Setting, Text, Whole
+from vmhost.bytecode.either import section
+from vmhost.bytecode.kinds import Items, Text, Whole
 from vmhost.deployment.cloud import written
 from vmhost.deployment.cloud.fleet import KEPT_MS
 from vmhost.deployment.errors import RefusedError
@@ -25,31 +26,27 @@ _TIMEOUT_S = 10.0
 _KEPT = written.Span(KEPT_MS / 1000, "a time of at most 14 d, as in 10 min", gt=0)
 
 
-def _section(*rows):
-    return Section([Setting(*row[:3], (row[0],), *row[3:], required=len(row) == 3) for row in rows])
-
-
 _KINDS = {
-    "errors": _section(
+    "errors": section(
         ("over", written.Share(), "of failed calls, by version (and by cohort, where one is named)"),
         ("within", _KEPT, "before now"),
         ("min_calls", Whole(0, 10**12), "within this time", 1),
     ),
-    "crashes": _section(("over", Whole(0, 10**12), "crashes"), ("within", _KEPT, "before now")),
-    "adoption": _section(
+    "crashes": section(("over", Whole(0, 10**12), "crashes"), ("within", _KEPT, "before now")),
+    "adoption": section(
         ("under", written.Share(), "of devices that run the newest released version"),
         ("after", _KEPT, "its release"),
     ),
 }
 _TEXT = Text("a text, in quotes if it looks like a number")
-_RULE = _section(
+_RULE = section(
     ("name", Text("a name of at most 100 characters", max_chars=100), "of the rule"),
-    *((kind, section, f"fires by {kind}", None) for kind, section in _KINDS.items()),
+    *((key, kind, f"fires by {key}", None) for key, kind in _KINDS.items()),
     ("task", _TEXT, "of this task only, such as shop/rank", "all"),
     ("version", _TEXT, "of this version only", "all"),
     ("cohort", _TEXT, "of this named cohort only", "all"),
 )
-RULES = _section(
+RULES = section(
     (
         "webhook",
         Text("an address that begins with http", re.compile(r"https?://\S*")),

@@ -5,9 +5,9 @@ import re
 from dataclasses import dataclass
 
 from vmhost import DebugPolicy
-from vmhost.bytecode import reading
 from vmhost.bytecode.fields import END_OF_TIME_S, shown
 from vmhost.bytecode.kinds import Kind, Named, Part, Path, Section, Setting, Size, Text, Time, setting, settings_of
+from vmhost.bytecode.reading import read as read_by
 from vmhost.deployment import identifiers
 from vmhost.limits import CAPS, PERMISSIONS
 from vmhost.settings import files
@@ -96,7 +96,7 @@ def read(path):
     """The Settings in an agent.yaml. It may be JSON, and has to be on a device that cannot read YAML.
     ConfigurationError with all that is wrong."""
     file = files.SettingsFile(path, "`vmhost cloud join` writes one")
-    problems, given = file.problems, reading.read(AGENT, file.values, file.problems) or {}
+    problems, given = file.problems, read_by(AGENT, file.values, file.problems) or {}
     for name, value in (given.get("facts") or {}).items():
         if name in _VERSIONS and not isinstance(value, str):  # YAML reads 2.10 as the number 2.1
             problems.add(("facts", name), f"expected text, got {shown(value)}; put it in quotes")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vmhost import ConfigurationError, callbacks
-from vmhost.bytecode.either import Either, Raw
+from vmhost.bytecode.either import MAX_MS, Either, Milliseconds, Raw
 from vmhost.bytecode.kinds import (
     Choice,
     Items,
@@ -36,7 +36,6 @@ from vmhost.bytecode.kinds import (
 from vmhost.bytecode.quantities import TIME_PATTERN, milliseconds
 from vmhost.bytecode.reading import read
 from vmhost.pipeline.features import _features
-from vmhost.pipeline.quantities import MAX_MS, Milliseconds
 from vmhost.settings.files import Problems, SettingsFile
 
 

@@ -6,9 +6,8 @@ from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from vmhost import ConfigurationError, callbacks
-from vmhost.bytecode.either import Either, Raw, Yes
+from vmhost.bytecode.either import MAX_MS, Either, Milliseconds, Raw, Yes
 from vmhost.bytecode.kinds import Items, Named, Path, Section, Setting, Text, Whole, refused, setting, settings_of
-from vmhost.pipeline.quantities import MAX_MS, Milliseconds
 from vmhost.settings.files import checked
 
 MAX_PRIORITY = 9

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jsonschema
 
-from .fields import is_unicode
+from vmhost.bytecode.fields import is_unicode
 
 
 def validator(path):

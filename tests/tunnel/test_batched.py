@@ -120,7 +120,15 @@ def test_another_loop_begins_anew():
 
 @pytest.mark.parametrize(
     ("function", "settings"),
-    [(3, {}), (asyncio.sleep, {}), (len, {"most": 0}), (len, {"most": 2.5}), (len, {"wait_ms": -1})],
+    [
+        (3, {}),
+        (asyncio.sleep, {}),
+        (len, {"most": 0}),
+        (len, {"most": 2.5}),
+        (len, {"wait_ms": -1}),
+        (len, {"wait_ms": "2"}),
+        (len, {"wait_ms": None}),
+    ],
 )
 def test_what_makes_no_sense_is_refused(function, settings):
     with pytest.raises(TunnelConfigurationError, match="Batched"):

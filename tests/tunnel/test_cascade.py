@@ -135,6 +135,13 @@ def test_answers_are_kept_for_equal_values_and_no_task_can_change_them(cloud):
         assert recognise(value).by == "large", value
     assert recognise({"a": [1]}).by == "large"  # it was the oldest
     assert recognise(object()).by == "large"  # a value without a key is always asked
+    numbers = bytes(range(8))
+    for kind in "if":  # the same bytes as other numbers
+        assert recognise(memoryview(numbers).cast(kind)).by == "large"
+    cloud.reply = {"answer": ([1], {"b": [2]})}
+    recognise("nested").answer[0].append(3)
+    again = recognise("nested")
+    assert again.by == "cache" and again.answer == ([1], {"b": [2]})
 
 
 def test_another_value_may_be_sent_in_its_place(cloud):
@@ -161,6 +168,21 @@ def test_hard_examples_are_kept_with_consent_up_to_the_quota(cloud):
     assert recognise(UNSURE).by == "large"
 
 
+def test_the_quota_of_hard_examples_holds_in_any_day(cloud, monkeypatch):
+    now, kept = 0.0, []
+    monkeypatch.setattr(cascade.time, "monotonic", lambda: now)
+    hard = HardExamples(lambda value, decision: kept.append(now), lambda: True, per_day=2)
+    for now in (0.0, 86_399.0, 86_399.5, 86_400.0, 86_401.0, 172_798.0, 172_799.0, 172_800.0):
+        hard.offer(1, None)
+    assert kept == [0.0, 86_399.0, 86_400.0, 172_799.0, 172_800.0]
+    assert not HardExamples(print, lambda: True, per_day=0).offer(1, None)
+
+
+def test_a_share_of_nothing_never_asks(cloud):
+    recognise = Cascade(lambda value: value, "recognise", budget=Budget(share=0))
+    assert {recognise(UNSURE).reason for _ in range(5)} == {"budget"} and not cloud.asked
+
+
 def test_rules_of_confidence():
     flat, sure = [0.25] * 4, [1.0, 0.0, 0.0, 0.0]
     for rule, of_flat in ((maximum(), 0.25), (margin(), 0.0), (entropy(), 0.0)):
@@ -173,6 +195,22 @@ def test_rules_of_confidence():
             maximum()(wrong)
 
 
+@pytest.mark.parametrize("rule", [maximum(), margin(), entropy(), maximum(temperature=2)])
+@pytest.mark.parametrize("scores", [[0.95, math.nan], [math.nan, 0.95], [0.01, math.nan, 0.95]])
+def test_scores_with_a_nan_are_never_sure(cloud, rule, scores):
+    decision = Cascade(lambda value: value, "recognise", confidence=rule, threshold=0)(scores)
+    assert decision.by == "large" and math.isnan(decision.confidence)
+
+
+def test_logits_without_a_temperature_are_told():
+    for rule in (maximum(), margin(), entropy()):
+        with pytest.raises(ValueError, match="expected probabilities, got 7.5; for logits give the rule a temperature"):
+            rule([7.5, -1.0])
+        assert rule([1 + 1e-6, -1e-6]) == pytest.approx(1, abs=1e-4)
+    with pytest.raises(TypeError, match="scores: expected a list or an array of a number a class, got a list of 2"):
+        maximum()([[0.5, 0.5], [0.1, 0.9]])
+
+
 def test_a_temperature_is_fitted_that_makes_confidences_true():
     """Labels are drawn with the probabilities at temperature 3 of the logits that the model claims at 1."""
     draw = random.Random(5)
@@ -181,6 +219,11 @@ def test_a_temperature_is_fitted_that_makes_confidences_true():
     assert fit_temperature(logits, labels) == pytest.approx(3.0, rel=0.1)
     with pytest.raises(ValueError, match="2 rows and 1 labels"):
         fit_temperature(logits[:2], labels[:1])
+    for wrong in (5, -1):
+        with pytest.raises(ValueError, match=r"labels\[1\]: expected the index of one of 5 classes"):
+            fit_temperature(logits[:2], [0, wrong])
+    with pytest.raises(ValueError, match=r"logits\[0\]: expected finite numbers"):
+        fit_temperature([[1.0, math.inf]], [0])
 
 
 @pytest.mark.parametrize(
@@ -189,6 +232,16 @@ def test_a_temperature_is_fitted_that_makes_confidences_true():
         ({"large": "no-name"}, "large"),
         ({"threshold": 1.1}, "threshold"),
         ({"threshold": math.nan}, "threshold"),
+        ({"threshold": "0.8"}, "threshold"),
+        ({"timeout_s": "1"}, "timeout_s"),
+        ({"confidence": 0.5}, "confidence: expected a function of the small model's answer"),
+        ({"send": "cut"}, "send: expected a function"),
+        ({"label": {}}, "label: expected a function"),
+        ({"hard": print}, "hard: expected HardExamples"),
+        ({"budget": {"share": "1"}}, "share"),
+        ({"budget": {"burst": math.nan}}, "burst"),
+        ({"budget": {"bytes_per_minute": math.nan}}, "bytes_per_minute"),
+        ({"budget": {"when": True}}, "when: expected a function"),
         ({"timeout_s": 0}, "timeout_s"),
         ({"cache": -1}, "cache"),
         ({"small": 3}, "small"),
@@ -201,6 +254,13 @@ def test_what_makes_no_sense_is_refused(settings, text):
     with pytest.raises((ValueError, TypeError), match=text):
         budget = Budget(**settings.pop("budget")) if "budget" in settings else None
         Cascade(**{"small": len, "large": "recognise", "budget": budget} | settings)
+    with pytest.raises(TypeError, match="budget: expected a Budget"):
+        Cascade(len, "recognise", budget=0.5)
+    for per_day in ("100", -1, 2.5, None):
+        with pytest.raises(ValueError, match="per_day"):
+            HardExamples(print, print, per_day=per_day)
+    with pytest.raises(ValueError, match="temperature"):
+        margin(temperature="2")
 
 
 def test_a_confidence_that_is_no_number_is_not_sure(cloud):

@@ -23,7 +23,7 @@ what is counted is counted for all VMs of a version (`vmhost.guest.metrics`).
 
 import math
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import NamedTuple
 
 from vmhost.guest import deadline, host, metrics
@@ -33,6 +33,8 @@ __all__ = ["Budget", "Cascade", "Decision", "HardExamples", "entropy", "fit_temp
 _PREFIX = "tunnel_"  # of host functions; vmhost/tunnel/host_functions.py
 _MARGIN_S = 0.02  # left of the call's own time when the cloud's is over
 _WINDOW_S = 60.0
+_DAY_S = 24 * 3600.0
+_ROUNDING = 1e-3  # of probabilities, beyond 0 and 1
 
 
 class Decision(NamedTuple):
@@ -85,13 +87,18 @@ def entropy(temperature=None):
 
 
 def _rule(of_probabilities, temperature):
-    if temperature is not None and not 0 < temperature < math.inf:
-        raise ValueError(f"temperature: expected a number above 0, got {temperature!r}")
+    if temperature is not None:
+        _check_number("temperature", temperature, lambda it: 0 < it < math.inf, "a number above 0")
 
     def confidence(scores):
         values = _numbers(scores)
         if temperature is not None:
             values = _softmax(values, temperature)
+        if any(map(math.isnan, values)):
+            return math.nan  # which is not sure, whatever the others are
+        if not all(-_ROUNDING <= each <= 1 + _ROUNDING for each in values):
+            wrong = next(each for each in values if not -_ROUNDING <= each <= 1 + _ROUNDING)
+            raise ValueError(f"scores: expected probabilities, got {wrong:g}; for logits give the rule a temperature")
         return of_probabilities(values)
 
     return confidence
@@ -102,9 +109,25 @@ def _numbers(scores):
     values = scores.tolist() if hasattr(scores, "tolist") else scores
     while isinstance(values, list | tuple) and len(values) == 1 and isinstance(values[0], list | tuple):
         values = values[0]
-    if not isinstance(values, list | tuple) or not values:
-        raise TypeError(f"scores: expected a list or an array of a number a class, got {type(scores).__name__}")
-    return [float(each) for each in values]
+    if isinstance(values, list | tuple) and values and all(hasattr(each, "__float__") for each in values):
+        return [float(each) for each in values]
+    raise TypeError(f"scores: expected a list or an array of a number a class, got {_shown(scores)}")
+
+
+def _shown(value):
+    """A value in an error."""
+    size = f" of {len(value)}" if hasattr(value, "__len__") and not isinstance(value, str | bytes) else ""
+    return f"a {type(value).__name__}{size}: {value!r:.80}"
+
+
+def _check_number(name, value, fits, expected):
+    if not hasattr(value, "__float__") or not fits(value):
+        raise ValueError(f"{name}: expected {expected}, got {value!r:.80}")
+
+
+def _check_function(name, value, of):
+    if not callable(value):
+        raise TypeError(f"{name}: expected a function of {of}, got {value!r:.80}")
 
 
 def _softmax(logits, temperature):
@@ -123,6 +146,11 @@ def fit_temperature(logits, labels):
     labels = [int(label) for label in labels]
     if not rows or len(rows) != len(labels):
         raise ValueError(f"expected a label for each row of logits, got {len(rows)} rows and {len(labels)} labels")
+    for at, (row, label) in enumerate(zip(rows, labels)):
+        if not 0 <= label < len(row):
+            raise ValueError(f"labels[{at}]: expected the index of one of {len(row)} classes, got {label}")
+        if not all(map(math.isfinite, row)):
+            raise ValueError(f"logits[{at}]: expected finite numbers, got {row!r:.80}")
 
     def loss(log_temperature):
         temperature, total = math.exp(log_temperature), 0.0
@@ -162,14 +190,15 @@ class Budget:
     """
 
     def __init__(self, share=None, burst=10, bytes_per_minute=None, when=None):
-        if share is not None and not 0 <= share <= 1:
-            raise ValueError(f"share: expected a number from 0 to 1, got {share!r}")
-        if burst < 1:
-            raise ValueError(f"burst: expected at least 1, got {burst!r}")
-        if bytes_per_minute is not None and bytes_per_minute < 0:
-            raise ValueError(f"bytes_per_minute: expected a number of bytes, got {bytes_per_minute!r}")
+        if share is not None:
+            _check_number("share", share, lambda it: 0 <= it <= 1, "a number from 0 to 1")
+        _check_number("burst", burst, lambda it: it >= 1, "a number from 1 on")
+        if bytes_per_minute is not None:
+            _check_number("bytes_per_minute", bytes_per_minute, lambda it: it >= 0, "a number of bytes")
+        if when is not None:
+            _check_function("when", when, "no arguments")
         self.share, self.burst, self.bytes_per_minute, self.when = share, burst, bytes_per_minute, when
-        self._saved = 1.0
+        self._saved = 0.0 if share == 0 else 1.0
         self._sent = OrderedDict()  # time -> bytes, of the last minute
         self._sent_bytes = 0
 
@@ -207,25 +236,26 @@ class HardExamples:
 
     - `keep`: for example `lambda value, decision: host.tunnel_examples({"send": value})`
     - `consent`: a function without arguments: nothing is kept where it returns false, or raises
-    - `per_day`: how many at most, in 24 hours, by each VM
+    - `per_day`: how many at most, within any 24 hours, by each VM
     """
 
     def __init__(self, keep, consent, per_day=100):
-        if not callable(keep) or not callable(consent):
-            raise TypeError("HardExamples: keep and consent are functions")
+        _check_function("keep", keep, "a value and its decision")
+        _check_function("consent", consent, "no arguments")
+        if type(per_day) is not int or per_day < 0:
+            raise ValueError(f"per_day: expected a whole number from 0 on, got {per_day!r:.80}")
         self.keep, self.consent, self.per_day = keep, consent, per_day
-        self._began = None
-        self._kept = 0
+        self._times = deque(maxlen=per_day)  # when the latest ones were kept
 
     def offer(self, value, decision):
         """Whether it was kept."""
         now = time.monotonic()
-        if self._began is None or now - self._began >= 24 * 3600:
-            self._began, self._kept = now, 0
-        if self._kept >= self.per_day or not self.consent():
+        if len(self._times) == self.per_day and (self.per_day == 0 or now - self._times[0] < _DAY_S):
+            return False
+        if not self.consent():
             return False
         self.keep(value, decision)
-        self._kept += 1
+        self._times.append(now)
         return True
 
 
@@ -253,16 +283,24 @@ class Cascade:
         self, small, large, *, confidence=None, threshold=0.8, send=None, timeout_s=0.5, budget=None, cache=0,
         hard=None, label=None, name=None,
     ):  # fmt: skip
-        if not callable(small):
-            raise TypeError("small: expected a function of a value")
+        _check_function("small", small, "a value")
         if not isinstance(large, str) or not large.isidentifier():
-            raise ValueError(f"large: expected the name of a channel (letters, digits and _), got {large!r}")
-        if not 0 <= threshold <= 1:
-            raise ValueError(f"threshold: expected a number from 0 to 1, got {threshold!r}")
-        if not 0 < timeout_s < math.inf:
-            raise ValueError(f"timeout_s: expected seconds above 0, got {timeout_s!r}")
+            raise ValueError(f"large: expected the name of a channel (letters, digits and _), got {large!r:.80}")
+        _check_number("threshold", threshold, lambda it: 0 <= it <= 1, "a number from 0 to 1")
+        _check_number("timeout_s", timeout_s, lambda it: 0 < it < math.inf, "seconds above 0")
         if type(cache) is not int or cache < 0:
-            raise ValueError(f"cache: expected a number of values, got {cache!r}")
+            raise ValueError(f"cache: expected a number of values, got {cache!r:.80}")
+        for each, function, of in (
+            ("confidence", confidence, "the small model's answer"),
+            ("send", send, "a value and the small model's answer"),
+            ("label", label, "an answer"),
+        ):
+            if function is not None:
+                _check_function(each, function, of)
+        if not isinstance(budget, Budget | None):
+            raise TypeError(f"budget: expected a Budget, got {budget!r:.80}")
+        if not isinstance(hard, HardExamples | None):
+            raise TypeError(f"hard: expected HardExamples, got {hard!r:.80}")
         self.small, self.large, self.threshold, self.timeout_s = small, large, threshold, timeout_s
         self.confidence = maximum() if confidence is None else confidence
         self.budget = Budget() if budget is None else budget
@@ -389,12 +427,14 @@ def _bytes_of(value):
 
 
 def _copy(value):
-    """Of lists and dicts, which the task may change; all else that crosses is unchangeable."""
-    if isinstance(value, list):
-        return [_copy(each) for each in value]
+    """Of what the task may change, or what holds such."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_copy, value))
     if isinstance(value, dict):
         return {key: _copy(each) for key, each in value.items()}
-    return value
+    if value is None or isinstance(value, str | bytes | int | float):
+        return value
+    return value.copy() if hasattr(value, "copy") else value
 
 
 def _key(value):
@@ -408,5 +448,6 @@ def _key(value):
     if isinstance(value, bytearray):
         return bytearray, bytes(value)
     if hasattr(value, "tobytes") and hasattr(value, "shape"):
-        return type(value), str(getattr(value, "dtype", "")), tuple(value.shape), value.tobytes()
+        kind = str(getattr(value, "dtype", "") or getattr(value, "format", ""))
+        return type(value), kind, tuple(value.shape), value.tobytes()
     return (type(value), value) if isinstance(value, str | bytes | int | float | bool | type(None)) else None

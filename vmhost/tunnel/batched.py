@@ -31,7 +31,7 @@ class Batched:
             raise TunnelConfigurationError("Batched: expected a function of a list of requests that is not async")
         if type(most) is not int or most < 1:
             raise TunnelConfigurationError(f"Batched: most: expected a number of requests from 1 on, got {most!r}")
-        if not 0 <= wait_ms < 60_000:
+        if isinstance(wait_ms, bool) or not isinstance(wait_ms, int | float) or not 0 <= wait_ms < 60_000:
             raise TunnelConfigurationError(f"Batched: wait_ms: expected 0 to 60,000 milliseconds, got {wait_ms!r}")
         self._function, self._most, self._wait_s = function, most, wait_ms / 1000
         self._loop = None

@@ -239,4 +239,4 @@ def test_an_agent_with_a_fault_at_some_writes(cloud, workloads, tmp_path, kind):
 @pytest.mark.stress
 @KINDS
 def test_an_agent_with_a_fault_at_each_write(cloud, workloads, tmp_path, kind):
-    devices_with_faults(cloud, workloads, tmp_path, kind, lambda all_: all_)
+    devices_with_faults(cloud, workloads, tmp_path, kind, chosen)

@@ -93,7 +93,7 @@ class AsyncDevice:
         self._loop = self._transport = None
         self._sessions = {}  # address -> SSLSession
         self._asked = {}  # number of a request -> future
-        self._tasks, self._streams = {}, {}
+        self._tasks, self._streams = {}, {}  # (transport, number of a request) -> its answer; number -> stream
         self._serving = set()  # tasks that serve streams opened by the cloud, and async consumers
         self._online = self._wake = self._ended = self._changed = None
         self._sleeping = self._closing = False
@@ -180,7 +180,9 @@ class AsyncDevice:
             self._reading = Reading(self._loop)
             self._disk = ThreadPoolExecutor(1, thread_name_prefix="tunnel-disk")
             self._answerers, self._streamers = Turns(4, "tunnel-answer"), Turns(32, "tunnel-stream")
-            self._answering = Answering(self._loop, self._reading, self._answerers)
+            self._answering = Answering(
+                self._loop, self._reading, self._answerers, self._answer_failed, self._request_ended
+            )
             self.store.inbox.prepare(self._consumers.values())
             self._compression = self.store.compression()
             self._keeper = Keeper(self.store.inbox, None, self._kept)
@@ -705,23 +707,20 @@ class AsyncDevice:
         if function is None:
             transport.connection.fail(event.number, f"nobody answers on channel {event.channel}")
             return
-
-        def failed(error, late):
-            if not isinstance(error, AnswerError) and not late:
-                _log.error("tunnel: answering on %s failed", event.channel, exc_info=error)
-
-        def ended(_):
-            if self._tasks.get(event.number) is answer:  # on another connection the number may be in use again
-                del self._tasks[event.number]
-
-        answer = None
-        answer = self._answering.begin(transport, event, function, event.value, "", failed, ended)
+        answer = self._answering.begin(transport, event, function, event.value, "")
         if not answer.done():
-            self._tasks[event.number] = answer
+            self._tasks[transport, event.number] = answer
+
+    def _answer_failed(self, event, error, late):
+        if not isinstance(error, AnswerError) and not late:
+            _log.error("tunnel: answering on %s failed", event.channel, exc_info=error)
+
+    def _request_ended(self, transport, event, began, answered):
+        self._tasks.pop((transport, event.number), None)
 
     def _cancelled(self, transport, event):
-        if (task := self._tasks.pop(event.number, None)) is not None:
-            task.cancel()
+        if (answer := self._tasks.pop((transport, event.number), None)) is not None:
+            answer.cancel()
 
     def _stream_event(self, transport, event):
         stream = self._streams.get(event.stream)

@@ -16,6 +16,7 @@ A *consumer* takes the messages of a channel:
   returns how many were new, `close()`, and a `write` that does nothing.
 """
 
+import json
 import logging
 import re
 import sqlite3
@@ -243,6 +244,26 @@ def _write_rows(connection, head, row, rows):
     return written
 
 
+def _lasts(connection, keys):
+    """{(peer, epoch, channel): last number stored, or None}."""
+    found, at = {}, 0
+    for count in _ROWS:
+        statement = None
+        while len(keys) - at >= count:
+            some = keys[at : at + count]
+            # As one text, since between two rows of a result another thread may take the GIL, too.
+            statement = statement or (
+                "SELECT json_group_object(ordinal, number) FROM (WITH keys (ordinal, peer, epoch, channel) AS "
+                f"(VALUES {', '.join(['(?, ?, ?, ?)'] * count)}) SELECT ordinal, number FROM keys "
+                "JOIN tunnel_received USING (peer, epoch, channel))"
+            )
+            values = [value for ordinal, key in enumerate(some) for value in (ordinal, *key)]
+            numbers = json.loads(connection.execute(statement, values).fetchone()[0])
+            found.update((key, numbers.get(str(ordinal))) for ordinal, key in enumerate(some))
+            at += count
+    return found
+
+
 class Inbox:
     """The inbox in `database`. Thread-safe."""
 
@@ -305,18 +326,14 @@ class Inbox:
         now_ms = int(self._clock() * 1000)
         known = _Known()
         with self.database.transaction() as connection:
-            lasts, fresh = {}, {}
+            keys = list(dict.fromkeys((each.peer, each.epoch, each.channel) for each in arrivals))
+            lasts, fresh = _lasts(connection, keys), {}
+            for peer in dict.fromkeys(key[0] for key in keys if lasts[key] is None):
+                self._forget_epochs(connection, peer)
             new = 0
             for each in arrivals:
                 key = (each.peer, each.epoch, each.channel)
-                last = lasts.get(key)
-                if last is None:
-                    row = connection.execute(
-                        "SELECT number FROM tunnel_received WHERE peer = ? AND epoch = ? AND channel = ?", key
-                    ).fetchone()
-                    last = row[0] if row else 0
-                    if row is None:
-                        self._forget_epochs(connection, each.peer)
+                last = lasts[key] or 0
                 news = fresh.setdefault(each.consumer, [])
                 for number, identity, body in each.messages:
                     if number > last:

@@ -9,7 +9,6 @@ import socket
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from vmhost import callbacks
 from vmhost.stores import Database, StoreError
@@ -36,6 +35,7 @@ from vmhost.tunnel.turns import Turns
 
 _log = logging.getLogger("vmhost.tunnel")
 _SWEEP_S = 1.0
+_SWEPT_AT_ONCE = 20  # connections, before the loop serves others
 _POLL_S = 5.0  # how often to poll for pushes without a notification
 _LOG_LINES_PER_S = 10  # log lines about what devices cause
 _STREAMS_PER_THREAD = 16  # a thread that serves a stream mostly waits
@@ -102,7 +102,7 @@ class Worker:
             undo.callback(pushes.unlisten, self._heard, self._heard_path)
             self._readers = ThreadPoolExecutor(2, thread_name_prefix="tunnel-reader")
             self._answerers = Turns(server.threads, "tunnel-answer", share)
-            self._answering = Answering(self.loop, self._reading, self._answerers)
+            self._answering = Answering(self.loop, self._reading, self._answerers, self._failed, self._request_ended)
             self._streamers = Turns(server.threads * _STREAMS_PER_THREAD, "tunnel-stream", share)
             self._keeper = Keeper(self.inbox, self.pushes, self._kept, tries=server.tries)
             undo.callback(self._keeper.close)
@@ -347,9 +347,9 @@ class Worker:
         if function is None:
             transport.connection.fail(event.number, f"nobody answers on channel {event.channel}")
             return
-        began = self.loop.time()
         asked = Request(session.device, event.channel, event.value, event.timeout_s)
         if getattr(function, "quick", False):
+            began = self.loop.time()
             try:
                 transport.connection.answer(event.number, callbacks.call(function, asked))
             except Exception as error:
@@ -358,17 +358,14 @@ class Worker:
             else:
                 self.latency("answered", event.channel).add(self.loop.time() - began)
             return
-
-        def ended(answered):
-            session.tasks.pop(event.number, None)
-            if answered:
-                self.latency("answered", event.channel).add(self.loop.time() - began)
-
-        answer = self._answering.begin(
-            transport, event, function, asked, session.device, partial(self._failed, event), ended
-        )
+        answer = self._answering.begin(transport, event, function, asked, session.device)
         if not answer.done():
             session.tasks[event.number] = answer
+
+    def _request_ended(self, transport, event, began, answered):
+        transport.owner.tasks.pop(event.number, None)
+        if answered:
+            self.latency("answered", event.channel).add(self.loop.time() - began)
 
     def _failed(self, event, error, late=False):
         self.counts["failed_requests"] += 1
@@ -597,13 +594,13 @@ class Worker:
             for transport, due in list(self.early.items()):
                 if now >= due:
                     transport.abort(f"no greeting within {self.server.greeting_s:g} s")
-            for device, transport in list(self.sessions.items()):
+            async for device, transport in _some_at_a_time(self.sessions.items()):
                 if (why := self._why_blocked(device)) is not None:
                     transport.connection.close(protocol.IDENTITY, f"{device} is blocked: {why}")
                     transport.flush()
                     transport.lose("blocked")
             if not late:
-                for transport in list(self.transports):
+                async for transport in _some_at_a_time(self.transports):
                     if transport.connection.next_tick() <= now and not transport.held_up:
                         transport.connection.tick(now)
                         if transport.connection.closed:
@@ -709,6 +706,14 @@ class Worker:
             "latencies": {f"{what} {channel}": each.plain() for (what, channel), each in self.latencies.items()},
             "devices": sorted(self.sessions)[:1000],
         }
+
+
+async def _some_at_a_time(items):
+    """Yields what there is now; the loop serves others in between."""
+    for at, each in enumerate(list(items), 1):
+        yield each
+        if at % _SWEPT_AT_ONCE == 0:
+            await asyncio.sleep(0)
 
 
 _HANDLERS = {

@@ -20,6 +20,7 @@ import msgspec
 from vmhost import ConfigurationError
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.patterns import PatternEngine, PatternError, RuleError
+from vmhost.pipeline.patterns.rules import RULE_KEYS
 from vmhost.pipeline.reach.settings import USUAL_PRIORITY, sending_of
 from vmhost.pipeline.values import pack, unpack
 
@@ -30,10 +31,6 @@ COUNTS = ("events", "looked_at", "matched", "timed_out", "dropped", "ended", "mi
 _EVER_MS = 1 << 62
 _MAX_LISTED_EVENTS = 100  # most events of one step in the contents of a match's event
 _AT_ONCE = 1000
-_KEYS = (
-    "name", "about", "by", "pattern", "within_ms", "within", "skip", "when_changed", "fields", "then", "timeout",
-    "version", "priority", "audience", "expires_ms", "message",
-)  # fmt: skip
 STEPS = (
     "CREATE TABLE pattern_state (id INTEGER PRIMARY KEY CHECK (id = 1), position INTEGER NOT NULL, data BLOB NOT NULL)",
     "ALTER TABLE pattern_state ADD COLUMN rules BLOB",
@@ -154,8 +151,8 @@ def rule_settings(data, place="rule"):
     if not isinstance(name, str) or not name or ":" in name:
         raise ConfigurationError(f"{place}: name: expected a text without a colon, got {name!r}")
     for key in data:
-        if key not in _KEYS:
-            raise ConfigurationError(f"{place}: {name}: there is no key {key!r}; there are {', '.join(_KEYS)}")
+        if key not in RULE_KEYS:
+            raise ConfigurationError(f"{place}: {name}: there is no key {key!r}; there are {', '.join(RULE_KEYS)}")
     here = f"{place}: {name}"
     return RuleSettings(name, data.get("by", "key"), data, **sending_of(here, data))
 

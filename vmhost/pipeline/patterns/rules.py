@@ -21,7 +21,11 @@ STEP_KEYS = (
     "name", "event", "where", "or", "group", "contiguity", "times", "times_within_ms", "optional", "greedy",
     "consecutive", "combinations", "until", "within_ms", "within",
 )  # fmt: skip
-RULE_KEYS = ("pattern", "within_ms", "within", "skip", "when_changed")
+# With those that do not concern the pattern: the pipeline's, and a description for people.
+RULE_KEYS = (
+    "name", "about", "by", "pattern", "within_ms", "within", "skip", "when_changed", "fields", "then", "timeout",
+    "version", "priority", "audience", "expires_ms", "message",
+)  # fmt: skip
 WHEN_CHANGED = ("end", "go_on")  # what happens to matches under way
 _GROUP_HAS_NOT = ("name", "event", "where", "or")
 
@@ -85,7 +89,7 @@ class Rule:
 
 def read_rule(rule, conditions):
     """The Rule for a mapping; `conditions.read(value, place)` reads a condition. RuleError."""
-    _mapping(rule, "rule", (*RULE_KEYS, *_FREE))
+    _mapping(rule, "rule", RULE_KEYS)
     steps = _chain(rule.get("pattern"), "pattern", conditions, 0)
     whole = Step("rule", None, None)
     _within(rule, whole, "rule")
@@ -102,12 +106,6 @@ def read_rule(rule, conditions):
     if when_changed not in WHEN_CHANGED:
         raise RuleError(f"when_changed: expected one of {', '.join(WHEN_CHANGED)}, got {when_changed!r:.60}")
     return Rule(steps, min(limits, default=0), skip, when_changed == "go_on")
-
-
-# Keys of a rule that do not concern its pattern: the pipeline's, and a description for people.
-_FREE = (
-    "name", "about", "by", "then", "timeout", "version", "fields", "priority", "audience", "expires_ms", "message",
-)  # fmt: skip
 
 
 def _all(steps):

@@ -42,6 +42,28 @@ def replaced(text, statements):
     return b"".join(lines)
 
 
+def statements(gaps, bind):
+    """(import, text of the statements in its place) for gaps: triples of an import, its impossible alias (None: all of
+    them), and what `bind(import, alias, …)` needs to give the statement that stands for it."""
+    bad = {}
+    for node, alias, message in gaps:
+        for name in node.names if alias is None else [alias]:
+            bad.setdefault(node, {})[name] = message
+    found = []
+    for node, reasons in bad.items():
+        good = [alias for alias in node.names if alias not in reasons]
+        parts = []
+        if good:
+            parts.append(
+                ast.unparse(
+                    ast.Import(good) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, good, node.level)
+                )
+            )
+        parts += [bind(node, alias, message) for alias, message in reasons.items() if alias.name != "*"]
+        found.append((node, "; ".join(parts or ["pass"])))
+    return found
+
+
 def postpone(text, path, is_installed):
     """(text, {name that it binds: Postponed}) of a module in which the imports of packages wait that can.
     `is_installed(name)`: whether a top-level module is one of an installed package."""

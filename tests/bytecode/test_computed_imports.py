@@ -8,7 +8,7 @@ import json
 import pytest
 
 import vmhost
-from vmhost.bytecode import closure as closures
+from vmhost.bytecode.closure import computed
 from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.computed_names import ModuleNames, fixed_package, matcher
 from vmhost.bytecode.errors import CompileError, TaskSpecError
@@ -211,7 +211,7 @@ LARGE = {
 
 
 def test_what_is_too_much_is_left_out_with_size_and_reason(task, monkeypatch, capsys):
-    monkeypatch.setattr(closures, "_COMPUTED_BYTES", 10_000)
+    monkeypatch.setattr(computed, "MAX_BYTES", 10_000)
     main = (
         "import large\nfrom importlib import import_module\ndef run(value):\n    said = []\n"
         "    for name in value:\n"
@@ -262,7 +262,7 @@ def test_names_in_the_description_must_be_there(task, line, expected):
 
 
 def test_the_command_lists_what_is_left_out(tmp_path, monkeypatch, capsys, task):
-    monkeypatch.setattr(closures, "_COMPUTED_BYTES", 10_000)
+    monkeypatch.setattr(computed, "MAX_BYTES", 10_000)
     folder, site = task("import large\ndef run(value):\n    pass\n", LARGE)
     monkeypatch.setattr("vmhost.bytecode.compiler.installed", lambda requirements: site)
     assert command_line(["compile", str(folder), "-o", str(tmp_path / "out.vmb")]) == 0
@@ -290,7 +290,7 @@ def test_from_a_package_import_a_missing_part_gives_the_reason(task):
 
 def test_recording_imports_what_the_bundle_has(task, monkeypatch):
     """A left-out module fails while texts are recorded as it does in a VM."""
-    monkeypatch.setattr(closures, "_COMPUTED_BYTES", 10_000)
+    monkeypatch.setattr(computed, "MAX_BYTES", 10_000)
     falls_back = "try:\n    load('large.part%d' % 1)\nexcept ImportError:\n    exec('x = 1')\n"
     files = {**LARGE, "large/__init__.py": LOADS + falls_back}
     made = compiled(task("import large\ndef run(value):\n    return large.x\n", files))

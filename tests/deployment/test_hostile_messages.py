@@ -27,6 +27,7 @@ from vmhost.deployment.device.facts import facts
 SECRET = "s" * 40
 TASK = "shop/rank"
 BODIES = 200
+SOME_OR_MORE = pytest.mark.parametrize("count", [60, pytest.param(10 * BODIES, marks=pytest.mark.stress)])
 DEVICE_MESSAGES = {
     "check": {
         "facts": {"python": "3.14", "os": "linux", "memory": 1 << 30, "isa": ["avx2"]},
@@ -208,8 +209,9 @@ def test_each_message_of_devices_has_hostile_forms(platform):
     assert paths == {path for forms in FORMS.values() for path, _, _ in forms}
 
 
+@SOME_OR_MORE
 @pytest.mark.parametrize("name", sorted(FORMS))
-def test_a_hostile_device_gets_answers_and_harms_no_other(platform, name):
+def test_a_hostile_device_gets_answers_and_harms_no_other(platform, name, count):
     app, rng = application(platform, requests_per_s=1e6, burst=10**6), random.Random(f"46 {name}")
     before = _rows_of(platform, "good")
     admin = platform.access.add_token("admin", "test")
@@ -218,7 +220,7 @@ def test_a_hostile_device_gets_answers_and_harms_no_other(platform, name):
     async def all_of_them():
         for path, secret, message in FORMS[name]:
             whole = {key: value for key, value in message.items() if key not in ("base", "gone")}
-            for body in (*_each_value(whole), *(_hostile(message, rng) for _ in range(BODIES))):
+            for body in (*_each_value(whole), *(_hostile(message, rng) for _ in range(count))):
                 status, text = await _asked(app, "POST", path, secret or joining, "bad", body)
                 assert status in (200, 400, 409), (status, body[:300], text[:300])
         for page in PAGES:
@@ -230,10 +232,11 @@ def test_a_hostile_device_gets_answers_and_harms_no_other(platform, name):
     assert _rows_of(platform, "good") == before
 
 
-def test_hostile_bodies_of_people_get_answers(platform):
+@SOME_OR_MORE
+def test_hostile_bodies_of_people_get_answers(platform, count):
     app, rng = application(platform, requests_per_s=1e6, burst=10**6), random.Random("46 people")
-    platform.access.add_account("root", "admin", "test")
-    admin = platform.access.add_token("root", "test")
+    platform.access.add_account(f"root{count}", "admin", "test")
+    admin = platform.access.add_token(f"root{count}", "test")
     before = _rows_of(platform, "good")
 
     async def all_of_them():
@@ -243,7 +246,7 @@ def test_hostile_bodies_of_people_get_answers(platform):
             filled = path.format(release=1, name="nobody", cohort="c", event="none", device="none")
             kinds = {key: each.get("type", "string") for key, each in body.items()}
             valid = {key: VALUES[kind if isinstance(kind, str) else kind[0]] for key, kind in kinds.items()}
-            for _ in range(BODIES):
+            for _ in range(count):
                 data = _hostile(valid, rng)
                 status, text = await _asked(app, method, f"/api/v1{filled}", admin, body=data)
                 assert status in (200, 400, 404, 409), (method, path, status, data[:300], text[:300])
@@ -301,7 +304,7 @@ def _hostile_push(head, pack, rng):
     return bytes(data) + pack if kind == 5 else head + bytes(data)
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(BODIES, marks=pytest.mark.stress)])
+@SOME_OR_MORE
 def test_hostile_pushes_get_answers_and_harm_no_other_repository(platform, count):
     app, rng = application(platform, requests_per_s=1e6, burst=10**6), random.Random("46 pushes")
     head, pack = _push("shop")

@@ -3,6 +3,7 @@ answers are lost, late or repeated, both ends restart. A profile that the platfo
 
 import json
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -128,5 +129,10 @@ class Profiles(RuleBasedStateMachine):
                 connection.execute("UPDATE deploy_devices SET facts = '{}', profile = '{}' WHERE id = ?", (name,))
 
 
-TestProfiles = Profiles.TestCase
-TestProfiles.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+class TestProfiles(Profiles.TestCase):
+    settings = settings(max_examples=15, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.stress
+class TestManyProfiles(Profiles.TestCase):
+    settings = settings(max_examples=500, stateful_step_count=30, deadline=None)

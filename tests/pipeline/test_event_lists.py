@@ -141,7 +141,7 @@ PLAIN = some.recursive(
 
 
 @given(some.lists(PLAIN, max_size=5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_plain_contents_are_packed_as_msgpack_packs_them(values):
     made = pack_contents([Event("a", 1, contents=value) for value in values])
     assert made == [msgpack.packb(value) for value in values]

@@ -263,7 +263,11 @@ ENVIRONMENTS = [
     Environment("glibc's MALLOC_PERTURB_ and one arena", variables={"MALLOC_PERTURB_": "165", "MALLOC_ARENA_MAX": "1"}),
     Environment("-X dev", options=("-X", "dev"), quick=True),
     Environment("-X tracemalloc", options=("-X", "tracemalloc=5"), quick=True),
-    Environment("coverage", program=("-m", "coverage", "run", "--data-file=/dev/null", *PROBE)),
+    Environment(  # its file: coverage deletes and makes it, so /dev/null would be gone
+        "coverage",
+        program=("-m", "coverage", "run", *PROBE),
+        variables={"COVERAGE_FILE": lambda folder: f"{folder}/coverage"},
+    ),
     Environment("sys.monitoring", program=("-m", "tests.environments.monitored")),
     Environment("-O", options=("-O",)),
     Environment("faulthandler", options=("-X", "faulthandler")),

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 if "ray" not in importlib.metadata.packages_distributions():  # only `make ray-tests` brings it
-    collect_ignore = ["test_cluster_executor.py"]
+    collect_ignore_glob = ["test_*.py"]
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ import asyncio
 import collections
 import concurrent.futures
 import datetime
+import importlib
 import os
 import signal
 import subprocess
@@ -192,6 +193,158 @@ def test_an_actor_that_dies_is_replaced(connected):
         with pytest.raises(vmhost.ray.NodeLostError, match="idempotent=True"):
             call.result(SOON_S)
         assert pool.submit(functions.uses_more, 4).result(SOON_S) == 8
+
+
+def test_a_node_that_fails_at_a_message_is_replaced(connected, monkeypatch):
+    with executor(nodes=1) as pool:
+        with monkeypatch.context() as context:
+            context.setattr(pool._workers, "contents_from", lambda position: [None])
+            with pytest.raises(vmhost.ray.NodeLostError, match="NoneType"):
+                pool.submit(functions.uses_more, 4).result(SOON_S)
+        assert pool.submit(functions.uses_more, 4).result(SOON_S) == 8
+
+
+def test_a_time_limit_holds_where_a_node_does_not_answer(connected):
+    with executor(nodes=1) as pool:
+        pool.submit(functions.is_prime, 7).result()
+        os.kill(pool._workers.nodes[0].process, signal.SIGSTOP)
+        with pytest.raises(vmhost.TimeLimitError, match="does not answer"):
+            asyncio.run(asyncio.wait_for(pool.run(functions.is_prime, 7, timeout_s=0.1), SOON_S))
+        os.kill(pool._workers.nodes[0].process, signal.SIGKILL)
+        assert pool.submit(functions.is_prime, 7).result(SOON_S) is True
+
+
+def test_a_call_that_was_stopped_does_not_run_again(connected):
+    with executor(nodes=1, idempotent=True) as pool:
+        call = pool.submit(functions.spins)
+        wait_until(call.running)
+        os.kill(pool._workers.nodes[0].process, signal.SIGSTOP)
+        call.stop()
+        os.kill(pool._workers.nodes[0].process, signal.SIGKILL)
+        with pytest.raises(concurrent.futures.CancelledError):
+            call.result(SOON_S)
+
+
+def test_time_limits_share_a_thread(connected):
+    with executor(nodes=1) as pool:
+        running = pool.submit(functions.spins)
+        wait_until(running.running)
+        before = threading.active_count()
+
+        async def many():
+            calls = [asyncio.ensure_future(pool.run(functions.is_prime, 7, timeout_s=2)) for _ in range(200)]
+            for bad, error in (("1", TypeError), (-1, ValueError), (float("nan"), ValueError), (10**400, ValueError)):
+                with pytest.raises(error, match="timeout_s: expected a number of seconds"):
+                    await pool.run(functions.is_prime, 7, timeout_s=bad)
+            while pool.statistics().queued < 150:
+                await asyncio.sleep(0.01)
+            assert threading.active_count() <= before + 2
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        assert {type(each) for each in asyncio.run(many())} == {vmhost.TimeLimitError}
+        running.stop()
+        assert asyncio.run(pool.run(functions.is_prime, 7, timeout_s=float("inf"))) is True
+
+
+def test_shutdown_ends_the_actor_after_the_last_call(connected):
+    pool = executor(nodes=1)
+    process = pool._workers.nodes[0].process
+    call = pool.submit(functions.waits, 0.2)
+    pool.shutdown(wait=False)
+    assert call.result() == 0.2
+    wait_until(lambda: not is_alive(process))
+    pool.shutdown()
+
+
+def test_a_callback_may_shut_down(connected):
+    pool = executor(nodes=1)
+    ended = threading.Event()
+
+    def end(_):
+        pool.shutdown()
+        ended.set()
+
+    pool.submit(functions.is_prime, 7).add_done_callback(end)
+    assert ended.wait(SOON_S)
+    pool.shutdown()
+
+
+def test_a_program_that_leaves_the_cluster_ends_its_executors(two_nodes):
+    pool = executor(address=two_nodes.address, nodes=1)
+    call = pool.submit(functions.spins)
+    wait_until(call.running)
+    ray.shutdown()
+    with pytest.raises(vmhost.ray.NodeLostError):
+        call.result(SOON_S)
+    with pytest.raises((vmhost.ray.NodeLostError, concurrent.futures.BrokenExecutor), match="left the Ray cluster"):
+        pool.submit(functions.is_prime, 7).result(SOON_S)
+    pool.shutdown()
+    assert not ray.is_initialized()  # nor is there a new cluster on this machine
+
+
+def test_a_cluster_has_several_addresses(two_nodes):
+    port = two_nodes.address.rpartition(":")[2]
+    with executor(address=two_nodes.address, nodes=1), executor(address=f"localhost:{port}", nodes=1) as pool:
+        assert pool.submit(functions.is_prime, 7).result() is True
+        with pytest.raises(vmhost.ConfigurationError, match="this process is connected to the cluster at"):
+            executor(address="127.0.0.1:1")
+
+
+PACKAGE = {
+    "site-packages/lazy_package/__init__.py": """
+def within():
+    from .parts import one
+    return one.above()
+
+def tried():
+    try:
+        from . import fails
+    except ImportError as error:
+        return str(error)
+
+def __getattr__(name):
+    import importlib
+    if name == "later":
+        return importlib.import_module(".later", __name__)
+    raise AttributeError(name)
+""",
+    "site-packages/lazy_package/parts/one.py": "def above():\n    from .. import two\n    return two.NAME\n",
+    "site-packages/lazy_package/two.py": "from . import two as me\nNAME = me.__name__\n",
+    "site-packages/lazy_package/later.py": "NAME = __name__\n",
+    "site-packages/lazy_package/fails.py": "import numpy\n",
+    "program/uses_lazy_package.py": """
+import lazy_package
+
+def within(_):
+    return lazy_package.within()
+
+def tried():
+    return lazy_package.tried()
+
+def later():
+    return lazy_package.later.NAME
+""",
+}
+
+
+def test_what_packages_import_in_functions_is_had_from_the_program(connected, tmp_path, monkeypatch):
+    for path, text in PACKAGE.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    for folder in ("site-packages", "program"):
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    program = importlib.import_module("uses_lazy_package")
+    try:
+        with executor(nodes=1, cores=2) as pool:
+            assert set(pool.map(program.within, range(20), chunksize=1)) == {"lazy_package.two"}
+            assert "numpy" in pool.submit(program.tried).result(SOON_S)
+            os.kill(pool._workers.nodes[0].process, signal.SIGKILL)  # the next one has none of it
+            wait_until(lambda: pool.statistics().nodes[0].lost and pool.statistics().nodes[0].node)
+            assert pool.submit(program.later).result(SOON_S) == "lazy_package.later"
+            assert pool.submit(program.within, 1).result(SOON_S) == "lazy_package.two"
+    finally:
+        for name in [each for each in sys.modules if each.partition(".")[0] in ("lazy_package", "uses_lazy_package")]:
+            del sys.modules[name]
 
 
 def test_what_cannot_be_had_is_one_error(two_nodes):

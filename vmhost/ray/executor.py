@@ -9,7 +9,10 @@ a time, and ends once: with what the node sends, or with the node.
 """
 
 import atexit
+import contextlib
+import heapq
 import itertools
+import math
 import os
 import pickle
 import re
@@ -34,6 +37,7 @@ from vmhost.ray import values
 from vmhost.ray.node import GROUPS, NodeHost
 from vmhost.runtime.codec import Codec
 from vmhost.runtime.host_functions import FunctionThreads
+from vmhost.task import end_after
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,13 +53,10 @@ _ATTEMPTS = 3  # nodes that an idempotent call may lose
 _PLACE_S = 30  # until the nodes have free cores
 _REJOIN_S = 30  # calls wait so long for a node where there is none
 _CONNECT_S = 5
+_LOOK_S = 1  # how often it is seen whether this process is still connected with Ray
+_SILENCE_S = 5  # a call whose time is over ends here if its node has not ended it within so long
+_LEFT = "this process has left the Ray cluster (ray.shutdown()); make a new executor"
 _CHUNKS_PER_CORE, _MAX_CHUNK = 8, 1000  # of map() without a chunksize
-
-_connection = {
-    "users": 0,
-    "ours": False,
-}  # this process's connection with Ray, ended by the last executor if it made it
-_connection_lock = threading.Lock()
 
 
 class NodeLostError(VMHostError):
@@ -157,22 +158,21 @@ def _let_go(cluster):
     """The executor was dropped without shutdown(): what was submitted still runs."""
     if not cluster.gone:
         cluster.close(False)
-        threading.Thread(target=cluster.wait_closed, name="vmhost-ray-close", daemon=True).start()
 
 
 class _Call:
-    """One call, as the native one of a VMExecutor."""
+    """One call, as the native one of a VMExecutor. `over`: when its time is over, on the monotonic clock, or None."""
 
     __slots__ = (
-        "_act", "_cluster", "_event", "_times", "attempts", "data", "entry", "kind", "lost", "node", "number", "reply",
-        "timer", "timeout_s",
+        "_act", "_cluster", "_event", "_times", "attempts", "data", "entry", "kind", "lost", "node", "number", "over",
+        "reply", "stopping",
     )  # fmt: skip
 
-    def __init__(self, cluster, number, entry, data, timeout_s):
-        self._cluster, self.number, self.entry, self.data, self.timeout_s = cluster, number, entry, data, timeout_s
-        self._act = self._event = self.node = self.kind = self.reply = self.lost = self.timer = None
+    def __init__(self, cluster, number, entry, data, over):
+        self._cluster, self.number, self.entry, self.data, self.over = cluster, number, entry, data, over
+        self._act = self._event = self.node = self.kind = self.reply = self.lost = None
         self._times = time.monotonic_ns(), 0, 0
-        self.attempts = 0
+        self.attempts, self.stopping = 0, False
 
     def done(self):
         return self.kind is not None
@@ -206,8 +206,11 @@ class _Call:
         return True
 
     def stop(self):
-        if not self.cancel() and (node := self.node) is not None and self.kind is None:
-            node.stop([self.number], True)
+        self.stopping = True  # first: if its node is lost meanwhile, it does not run again
+        while not self.cancel() and self.kind is None:
+            if (node := self.node) is not None:
+                node.stop([self.number], True)
+                return
 
     def outcome(self):
         self.wait()
@@ -229,12 +232,14 @@ class _Call:
         self.reply, self.lost, self.data = reply, lost, None
         self._times = *self._times[:2], time.monotonic_ns()
         self.kind = kind
-        if self.timer is not None:
-            self.timer.cancel()
+        if self.over is not None:
+            self._cluster.watching.drop(self)
         if self._event is not None:
             self._event.set()
         acts, self._act = self._act, None
         self._cluster.left -= 1
+        if self._cluster.left == 0:
+            self._cluster.work.notify_all()
         return _act_on(acts)
 
     def watch(self, act):
@@ -253,6 +258,65 @@ def _act_on(acts):
     return act
 
 
+class _Watch:
+    """The thread that ends calls where no node does: those whose time is over while they wait in the program or while
+    their node has not answered for _SILENCE_S, and all when the program leaves the cluster."""
+
+    def __init__(self, cluster):
+        self._cluster = cluster
+        self._sooner = threading.Condition(cluster.lock)  # the next time has changed; the lock is of all that follows
+        self._calls = {}  # number -> call
+        self._times = []  # a heap of (when to look, number), also of calls that have ended
+        self.thread = threading.Thread(target=self._serve, name="vmhost-ray-watch", daemon=True)
+
+    def add(self, call):
+        self._calls[call.number] = call
+        self._look_at(call.over, call.number)
+
+    def drop(self, call):
+        self._calls.pop(call.number, None)
+        if len(self._times) > 2 * len(self._calls) + 1000:
+            self._times = [each for each in self._times if each[1] in self._calls]
+            heapq.heapify(self._times)
+
+    def _look_at(self, when, number):
+        heapq.heappush(self._times, (when, number))
+        if self._times[0][1] == number:
+            self._sooner.notify()
+
+    def _serve(self):
+        while not self._cluster.gone:
+            if not self._cluster.is_connected():
+                self._cluster.leave()
+                return
+            with self._cluster.lock:
+                act = self._expired()
+            if act is not None:
+                act()
+
+    def _expired(self):
+        """Ends a call whose time is over, or waits for one for a while; what is then to be done without the lock, or
+        None."""
+        left = self._times[0][0] - time.monotonic() if self._times else _LOOK_S
+        if left > 0:
+            if not self._cluster.gone:
+                self._sooner.wait(min(left, _LOOK_S))
+            return None
+        when, number = heapq.heappop(self._times)
+        call = self._calls.get(number)
+        if call is not None and call.node is not None and when <= call.over:
+            self._look_at(call.over + _SILENCE_S, number)  # its node ends it
+            return None
+        return call and self._cluster.expire(call)
+
+    def end(self):
+        """The cluster is gone."""
+        with self._cluster.lock:
+            self._sooner.notify()
+        if self.thread.ident is not None:
+            self.thread.join()
+
+
 class _Cluster(_Functions):
     """What a ClusterExecutor has in the place of a VMExecutor's workers and service."""
 
@@ -260,12 +324,15 @@ class _Cluster(_Functions):
         super().__init__("cluster", Codec(types, of_executor=True))
         self._edition = 1
         self.idempotent = idempotent
-        self.work = threading.Condition(threading.RLock())  # of all that follows; a finalizer may submit
+        self.lock = threading.RLock()  # of all that follows; a finalizer may submit
+        self.work = threading.Condition(self.lock)
         self.future_lock = self.work
         self.queue = deque()
         self.left = 0  # calls that have not ended
         self.gone = False
         self.log = []  # contents of the code store, in the order in which they came
+        self.watching = _Watch(self)
+        self._closer, self._ended = None, threading.Event()  # the thread that ends the cluster after its last call
         self._process = os.getpid()
         self._numbers = itertools.count()
         self._callbacks = FunctionThreads(1)
@@ -273,8 +340,8 @@ class _Cluster(_Functions):
         self._empty_since = None
         if self._codec.conversions or self._codec.plain:
             self._pack(_conversions_luggage(self._codec, self._pack))
-        _connect(address)
         self.nodes, self._group = [], None
+        self._connection = _connection.join(address)
         try:
             sizes = _sizes(nodes, cores)
             self._group = placement_group([{"CPU": size} for size in sizes], strategy="STRICT_SPREAD")
@@ -288,6 +355,7 @@ class _Cluster(_Functions):
             self.nodes = [_Node(self, at, size, self._group, options) for at, size in enumerate(sizes)]
             for node in self.nodes:
                 node.begin()
+            self.watching.thread.start()
         except BaseException:
             self._end()
             raise
@@ -299,20 +367,18 @@ class _Cluster(_Functions):
         return self.submit_many([value], timeout_s, priority, entry, spread)[0]
 
     def submit_many(self, batch, timeout_s, priority, entry, spread):
-        calls = [_Call(self, next(self._numbers), entry, self._to_bytes(value), timeout_s) for value in batch]
+        over = end_after(timeout_s)
+        if over is not None and math.isinf(over):
+            over = None
+        calls = [_Call(self, next(self._numbers), entry, self._to_bytes(value), over) for value in batch]
         with self.work:
-            if self.closed:
+            if self.closed or self._broken is not None:
                 self._refuse()
             self.queue.extend(calls)
             self.left += len(calls)
+            for call in calls if over is not None else ():
+                self.watching.add(call)
             self.work.notify_all()
-        if timeout_s is not None:
-            for call in calls:
-                call.timer = threading.Timer(timeout_s, self._expire, [call])
-                call.timer.daemon = True
-                call.timer.start()
-                if call.done():
-                    call.timer.cancel()
         return calls
 
     def _to_bytes(self, value):
@@ -325,13 +391,14 @@ class _Cluster(_Functions):
                 raise CrossingError(f"{self._name} {self._edition}: {native}", task=self._name) from error
             raise CrossingError(f"{self._name} {self._edition}: argument: {error}", task=self._name) from error
 
-    def _expire(self, call):
-        """Its time is over: a call that still waits here ends; one on a node is ended there."""
-        with self.work:
-            if call.kind is not None or call.node is not None:
-                return
-            act = call.end(Kind.TIME_LIMIT, values.to_bytes(int(call.timeout_s * 1e9), self._codec.pack))
-        act()
+    def expire(self, call):
+        """Ends a call whose time is over, under the lock; the function to call without it."""
+        if call.node is None:
+            payload = time.monotonic_ns() - call.timings[0]
+        else:
+            payload = f"the call did not end within its time, and its node {call.node.name} does not answer"
+            call.node.forget(call)
+        return call.end(Kind.TIME_LIMIT, values.to_bytes(payload, self._codec.pack))
 
     def read(self, call):
         """(result, None) or (None, error) of a call that has ended."""
@@ -391,11 +458,16 @@ class _Cluster(_Functions):
 
     def close(self, cancel):
         self.closed = True
-        if cancel and os.getpid() == self._process:
+        if os.getpid() != self._process:
+            return
+        if cancel:
             self._cancelling = True
             self._cancel_waiting(False)
         with self.work:
             self.work.notify_all()
+            if self._closer is None:
+                self._closer = threading.Thread(target=self._end_after_calls, name="vmhost-ray-close", daemon=True)
+                self._closer.start()
 
     def end_now(self):
         self._cancelling = True
@@ -411,18 +483,48 @@ class _Cluster(_Functions):
         for node in self.nodes:
             node.stop(None, running)
 
-    def fail_waiting(self):
+    def is_connected(self):
+        """Whether this process still has the connection with Ray that the executor began with. Without one Ray starts
+        a cluster of its own as soon as it is called."""
+        return self._connection == _connection.current()
+
+    def wait_for(self, reference, timeout_s=math.inf):
+        """The result of a call of an actor; TimeoutError. Not by ray.get(): ray.shutdown() would free Ray's core under
+        a thread that is in there."""
+        future, end = reference.future(), time.monotonic() + timeout_s
+        while not future.done() and (left := end - time.monotonic()) > 0:
+            if not self.is_connected():
+                raise ConnectionError(_LEFT)
+            with contextlib.suppress(TimeoutError):
+                future.exception(min(left, _LOOK_S))
+        return future.result(0)
+
+    def fail_waiting(self, reason=None):
         """No node is left for the calls that wait."""
         with self.work:
             waiting, self.queue = self.queue, deque()
-            acts = [call.end(Kind.VM_LOST, None, self.lost_error(call, None)) for call in waiting if call.kind is None]
+            acts = [
+                call.end(Kind.VM_LOST, None, self.lost_error(call, None, reason))
+                for call in waiting
+                if call.kind is None
+            ]
             self.work.notify_all()
         for act in acts:
             act()
 
+    def leave(self):
+        """The program has ended the connection with Ray: so do the calls, and there will be no more."""
+        with self.work:
+            self._broken = _LEFT
+        for node in self.nodes:
+            node.lose(ConnectionError(_LEFT))
+        self.fail_waiting(_LEFT)
+
     def lost_error(self, call, node, reason=""):
         name = call.entry.partition(" ")[2].replace("/", ".").replace(":", ".")
-        if node is None:
+        if node is None and reason:
+            text = f"{name}: {reason}"
+        elif node is None:
             text = f"{name}: no node of the cluster is left, and none came within {_REJOIN_S} s; see `ray status`"
         else:
             text = (
@@ -438,9 +540,26 @@ class _Cluster(_Functions):
     def wait_closed(self):
         if os.getpid() != self._process:
             return
+        if self._is_own_thread():  # a callback of a future: the end waits for it
+            with self.work:
+                while self.left:
+                    self.work.wait()
+        else:
+            self._ended.wait()
+
+    def _is_own_thread(self):
+        me = threading.current_thread()
+        return (
+            self._callbacks.has(me.ident)
+            or self._compiling.has(me.ident)
+            or me is self.watching.thread
+            or any(me in node.threads for node in self.nodes)
+        )
+
+    def _end_after_calls(self):
         with self.work:
             while self.left:
-                self.work.wait(0.5)
+                self.work.wait()
         self._callbacks.close()
         self._callbacks.wait(float("inf"))
         self._compiling.close()
@@ -453,15 +572,19 @@ class _Cluster(_Functions):
                 return
             self.gone = True
             self.work.notify_all()
-        atexit.unregister(self._at_exit)
-        for node in self.nodes:
-            node.end()
-        if self._group is not None and ray.is_initialized():
-            remove_placement_group(self._group)
-        _disconnect()
+        try:
+            self.watching.end()
+            for node in self.nodes:
+                node.end()
+            if self._group is not None and self.is_connected():
+                remove_placement_group(self._group)
+        finally:
+            _connection.leave(self._connection)
+            self._ended.set()
+            atexit.unregister(self._at_exit)
 
     def _at_exit(self):
-        if os.getpid() != self._process or self.gone:
+        if os.getpid() != self._process:
             return
         self.close(False)
         try:
@@ -482,7 +605,8 @@ class _Node:
     def __init__(self, cluster, at, cores, group, options):
         self._cluster, self._at, self.cores, self._group, self._options = cluster, at, cores, group, options
         self._actor = None
-        self._name = ""  # Ray's id of the node; empty: there is none now
+        self.name = ""  # Ray's id of the node; empty: there is none now
+        self._failure = None  # why this process gave the actor up
         self.process = None  # the actor's
         self._out = {}  # number -> call
         self._answers = deque()
@@ -490,12 +614,12 @@ class _Node:
         self._position = 0  # in the cluster's log
         self._window = self._least = max(cores * _MIN_CALLS_PER_CORE, _MIN_CALLS_PER_CORE)
         self._ended = self._lost = 0
-        self._threads = []
+        self.threads = []
 
     def begin(self):
         self._start()
         try:
-            self._join(None)
+            self._join(math.inf)
         except ray.exceptions.RayError as error:
             raise ConfigurationError(
                 f"vmhost.ray: an actor did not start; each node needs vmhost and this Python: {error}"
@@ -514,11 +638,11 @@ class _Node:
     def _join(self, timeout_s):
         """Waits until the actor is there; False if it is not within the time."""
         try:
-            name, self.process = ray.get(self._ready, timeout=timeout_s)
-        except ray.exceptions.GetTimeoutError:
+            name, self.process = self._cluster.wait_for(self._ready, timeout_s)
+        except TimeoutError:
             return False
         with self._cluster.work:
-            self._position, self._name = 0, name
+            self._position, self.name, self._failure = 0, name, None
         return True
 
     def _serve(self):
@@ -530,25 +654,28 @@ class _Node:
         with self._cluster.work:
             if self._cluster.gone:
                 return
-            self._threads = [*(each for each in self._threads if each.is_alive()), *made]
+            self.threads = [*(each for each in self.threads if each.is_alive()), *made]
             for thread in made:
                 thread.start()
 
     # -- sending --------------------------------------------------------------------------------------------------
 
     def _send(self, actor):
-        while (message := self._message(actor)) is not None:
-            try:
-                ray.get(actor.give.remote(message))
-            except Exception:
-                return  # the thread that receives learns it, too
+        try:
+            while (message := self._message(actor)) is not None and self._cluster.is_connected():
+                self._cluster.wait_for(actor.give.remote(message))
+        except Exception as error:  # the thread that receives learns it, too
+            with self._cluster.work:
+                if actor is self._actor:
+                    self._failure = error
+            self._kill(actor)
 
     def _message(self, actor):
         """The next message, when there is something to send; None at the end."""
         cluster = self._cluster
         with cluster.work:
             while True:
-                if cluster.gone or actor is not self._actor or not self._name:
+                if cluster.gone or actor is not self._actor or not self.name:
                     return None
                 calls = self._next_calls()
                 if calls or self._answers or self._stops:
@@ -574,6 +701,12 @@ class _Node:
                 size += len(call.data)
         return calls
 
+    def forget(self, call):
+        """The call has ended here: should the node still have it, it ends there, too."""
+        if self._out.pop(call.number, None) is not None:
+            self._stops.append((call.number, True))
+            self._cluster.work.notify_all()
+
     def stop(self, numbers, running):
         """Cancels calls that wait there, of `numbers` or all; with `running` stops those that run."""
         with self._cluster.work:
@@ -586,9 +719,11 @@ class _Node:
         cluster, began = self._cluster, time.monotonic()
         while not cluster.gone:
             try:
-                ends, asked = pickle.loads(ray.get(actor.take.remote()))
+                if not cluster.is_connected():
+                    raise ConnectionError(_LEFT)
+                ends, asked = pickle.loads(cluster.wait_for(actor.take.remote()))
             except Exception as error:
-                self._lose(error)
+                self.lose(self._failure or error)
                 return
             now = time.monotonic()
             with cluster.work:
@@ -620,25 +755,25 @@ class _Node:
 
     # -- losing it ------------------------------------------------------------------------------------------------
 
-    def _lose(self, error):
+    def lose(self, error):
         """The node is gone, or its actor: its calls end or go to others, and a new actor is awaited."""
         cluster = self._cluster
         with cluster.work:
-            if cluster.gone:
+            if cluster.gone or not self.name:
                 return
-            name, self._name = self._name, ""
+            name, self.name = self.name, ""
             self._lost += 1
             self._window = self._least
             self._answers.clear()
             self._stops.clear()
-            reason = f" ({str(error).strip().splitlines()[0]})" if str(error).strip() else ""
+            reason = _reason(error)
             acts, again = [], []
             for call in self._out.values():
-                if cluster.idempotent and call.attempts < _ATTEMPTS and not cluster._cancelling:
+                if cluster._cancelling or call.stopping:
+                    acts.append(call.end(Kind.CANCELLED, None))
+                elif cluster.idempotent and call.attempts < _ATTEMPTS:
                     call.node = None
                     again.append(call)
-                elif cluster._cancelling:
-                    acts.append(call.end(Kind.CANCELLED, None))
                 else:
                     acts.append(call.end(Kind.VM_LOST, None, cluster.lost_error(call, name, reason)))
             self._out.clear()
@@ -647,16 +782,16 @@ class _Node:
         for act in acts:
             act()
         with cluster.work:
-            if not cluster.gone:
+            if not cluster.gone and cluster.is_connected():
                 joins = threading.Thread(target=self._rejoin, name=f"vmhost-ray-join-{self._at}", daemon=True)
-                self._threads = [*self._threads, joins]
+                self.threads = [*self.threads, joins]
                 joins.start()
 
     def _rejoin(self):
         cluster, since = self._cluster, time.monotonic()
-        self._kill()
+        self._kill(self._actor)
         self._start_again()
-        while not cluster.gone:
+        while not cluster.gone and cluster.is_connected():
             try:
                 joined = self._join(1)
             except Exception:
@@ -667,42 +802,48 @@ class _Node:
             if joined:
                 self._serve()
                 return
-            if time.monotonic() - since > _REJOIN_S and not any(node._name for node in cluster.nodes):
+            if time.monotonic() - since > _REJOIN_S and not any(node.name for node in cluster.nodes):
                 cluster.fail_waiting()
 
     def _start_again(self):
         try:
-            self._start()
+            if self._cluster.is_connected():
+                self._start()
         except Exception as error:
             warnings.warn(f"vmhost.ray: no new actor for node {self._at}: {error}", RuntimeWarning, stacklevel=2)
 
-    def _kill(self):
-        if self._actor is not None and ray.is_initialized():
+    def _kill(self, actor):
+        if actor is not None and self._cluster.is_connected():
             try:
-                ray.kill(self._actor)
+                ray.kill(actor)
             except Exception:
                 pass  # it is gone
 
     def end(self):
         """The cluster is gone: ends VMs, actor and threads."""
-        if self._actor is not None and self._name and ray.is_initialized():
+        if self._actor is not None and self.name and self._cluster.is_connected():
             try:
-                ray.get(self._actor.close.remote(), timeout=10)
+                self._cluster.wait_for(self._actor.close.remote(), 10)
             except Exception:
                 pass  # it is killed in any case
-        self._kill()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()  # none may use Ray when this process leaves the cluster
+        self._kill(self._actor)
+        for thread in self.threads if self._cluster.is_connected() else ():
+            thread.join()  # none may use Ray when this process leaves the cluster
 
     def statistics(self):
-        return NodeStatistics(self._name, self.cores, len(self._out), self._window, self._ended, self._lost)
+        return NodeStatistics(self.name, self.cores, len(self._out), self._window, self._ended, self._lost)
+
+
+def _reason(error):
+    """The error as " (its first line)"."""
+    if isinstance(error, ray.exceptions.RayTaskError):
+        error = error.cause  # its text is a traceback of the node
+    lines = str(error).strip().splitlines()
+    return f" ({lines[0]})" if lines else ""
 
 
 def _seconds_left(call):
-    if call.timeout_s is None:
-        return None
-    return max(0.0, call.timeout_s - (time.monotonic_ns() - call.timings[0]) / 1e9)
+    return None if call.over is None else max(0.0, call.over - time.monotonic())
 
 
 def _sizes(nodes, cores):
@@ -719,19 +860,66 @@ def _sizes(nodes, cores):
     return [cores or size for size in usable[:wanted]]
 
 
-def _connect(address):
-    """Connects this process with Ray. ConfigurationError."""
-    if address is not None and (not isinstance(address, str) or not re.fullmatch(r"auto|[^\s:/]+:\d{1,5}", address)):
-        raise ConfigurationError(f'address: expected "host:port", "auto" or None, got {shown(address)}')
-    with _connection_lock:
-        if ray.is_initialized():
-            known = ray.get_runtime_context().gcs_address
-            if address not in (None, "auto", known):
-                raise ConfigurationError(f"address: this process is connected to the cluster at {known}, not {address}")
-        else:
-            _initialise(address)
-            _connection["ours"] = True
-        _connection["users"] += 1
+class _Connection:
+    """This process's connection with Ray, which its executors share. The last one ends it if the first one made it."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._users = 0
+        self._made = None  # the connection that an executor made
+
+    def current(self):
+        """What identifies the present connection; None without one."""
+        return ray.get_runtime_context().get_worker_id() if ray.is_initialized() else None
+
+    def join(self, address):
+        """Connects the process, or uses the connection that there is; what identifies it. ConfigurationError."""
+        if address is not None and (
+            not isinstance(address, str) or not re.fullmatch(r"auto|[^\s:/]+:\d{1,5}", address)
+        ):
+            raise ConfigurationError(f'address: expected "host:port", "auto" or None, got {shown(address)}')
+        with self._lock:
+            if not ray.is_initialized():
+                _initialise(address)
+                self._made = self.current()
+            elif address not in (None, "auto"):
+                known = ray.get_runtime_context().gcs_address
+                if not _is_same(address, known):
+                    raise ConfigurationError(
+                        f"address: this process is connected to the cluster at {known}, not {address}"
+                    )
+            self._users += 1
+            return self.current()
+
+    def leave(self, joined):
+        """One of those who joined needs it no more."""
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._made is not None:
+                if self._made == joined == self.current():
+                    ray.shutdown()
+                self._made = None
+
+
+_connection = _Connection()
+
+
+def _is_same(address, known):
+    """Whether both "host:port" are one place: a name stands for each of its addresses, and those of this machine's
+    loopback for all of its own."""
+    (host, _, port), (known_host, _, known_port) = address.rpartition(":"), known.rpartition(":")
+    if port != known_port:
+        return False
+    found, there = _addresses_of(host), _addresses_of(known_host)
+    own = _addresses_of(ray.util.get_node_ip_address())
+    return bool(found & there) or any(each.startswith("127.") for each in found) and bool(there & own)
+
+
+def _addresses_of(host):
+    try:
+        return {host, *(found[4][0] for found in socket.getaddrinfo(host, None))}
+    except OSError, UnicodeError:
+        return {host}
 
 
 def _initialise(address):
@@ -748,12 +936,3 @@ def _initialise(address):
         ray.init(address=address, **({} if address else {"include_dashboard": False}))
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConfigurationError(f"address: there is no Ray cluster at {address}: {error}") from error
-
-
-def _disconnect():
-    with _connection_lock:
-        _connection["users"] -= 1
-        if _connection["users"] == 0 and _connection["ours"]:
-            _connection["ours"] = False
-            if ray.is_initialized():
-                ray.shutdown()

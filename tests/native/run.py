@@ -103,7 +103,7 @@ class Build:
 
     def __init__(self, folder, part, sanitizers, flags, libraries):
         self.folder = Path(folder)
-        shared = sanitizers and part is ENGINE_TESTS  # the others' sources include a stub of Python.h here
+        shared = sanitizers and part is not CORE_TESTS  # whose sources include a stub of Python.h here
         self.built = Path(native_build.objects_folder(sanitizers)) if shared else None
         self.sanitize = native_build.sanitizer_flags(sanitizers)
         self.flags = [

@@ -24,10 +24,11 @@ def unique(
 ):
     """The sorted distinct values (with `axis`: rows); optionally the index of the first occurrence, the inverse, and
     counts."""
-    from vmhost.engine.numpy._shapes import _axis, _count, moveaxis
-
     ar = _a.asarray(ar)
-    axis = None if axis is None else _axis(axis, ar.ndim)
+    if axis is not None:
+        from vmhost.engine.numpy._shapes import _axis, _count, moveaxis
+
+        axis = _axis(axis, ar.ndim)
     if axis is None or ar.ndim == 1:  # rows of one number: NaNs are equal, as without an axis
         rows = ar.ravel()
         order = rows.argsort() if return_index or return_inverse else None

@@ -252,7 +252,7 @@ def sum_tolerance(p):
 
 
 def _shape(size):
-    return _integers(size)
+    return (size,) if type(size) is int else _integers(size)
 
 
 class Generator:
@@ -273,12 +273,12 @@ class Generator:
     def _draw(self, kind, size, parameters=(), dtype=None, out=None):
         """Draws an array of shape `size` (None: the parameters' shape; a number if all are numbers)."""
         dtype = _a.float64 if dtype is None else dtype
-        if any(_a.isnan(parameter).any() for parameter in parameters):
+        if parameters and any(_a.isnan(parameter).any() for parameter in parameters):
             return self._draw_of_nan(kind, size, parameters, dtype, out)
         shape = None if size is None else _shape(size)
         if shape is None and out is not None:
             shape = out.shape
-        if any(parameter.ndim for parameter in parameters):
+        if parameters and any(parameter.ndim for parameter in parameters):
             from vmhost.engine.numpy._creation import broadcast_shapes
 
             common = broadcast_shapes(*(parameter.shape for parameter in parameters))
@@ -775,6 +775,8 @@ def _parameter(value):
 
 
 def _positive(value, name, strictly=False):
+    if type(value) is float and value > 0:
+        return _a.float64(value)
     value = _parameter(value)
     wrong = value <= 0 if strictly else _a.signbit(value) & ~_a.isnan(value)  # -0.0 is negative, as in NumPy
     if wrong if wrong.ndim == 0 else wrong.any():

@@ -655,6 +655,14 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
     for (int i = 0; i < 3; i++) {
         if (numbers[i] == NULL || numbers[i] == Py_None)
             continue;
+        int overflow = 1; /* a plain number that int64 holds is read at once */
+        long long plain = PyLong_CheckExact(numbers[i]) ? PyLong_AsLongLongAndOverflow(numbers[i], &overflow) : 0;
+        if (overflow == 0) {
+            meeting = (int)vme_dtype_promote((vme_dtype)meeting, VME_INT64);
+            limits[i] = (double)plain;
+            exact[i] = integers[i] = plain;
+            continue;
+        }
         array *number = array_from_any(state, numbers[i], -1);
         if (number == NULL) {
             if (i == 1 && PyErr_ExceptionMatches(PyExc_OverflowError)) {
@@ -704,7 +712,9 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
         limits[2] = 0;
     if (dtype < 0)
         dtype = meeting;
-    if (integral && dtype_is_integer(dtype) && arange_fits(dtype, start, step, shape[0]) < 0)
+    const __int128 second = length > 1 ? exact[0] + exact[2] : exact[0];
+    bool fits = dtype == VME_INT64 && exact[0] == (int64_t)exact[0] && second == (int64_t)second;
+    if (integral && !fits && dtype_is_integer(dtype) && arange_fits(dtype, start, step, shape[0]) < 0)
         return NULL;
     if (dtype == VME_BOOL && shape[0] > 2) {
         PyErr_SetString(PyExc_TypeError,

@@ -66,6 +66,8 @@ class Milliseconds(Time):
             raise Refused(str(error)) from error
         if found is None:
             raise refused(self.words, value)
+        if 0 < found <= MAX_MS:
+            found = round(found)
         if not self.ge <= found <= self.le:
             raise refused(self.range, value)
-        return round(found)
+        return int(found)

@@ -34,6 +34,9 @@ _LFS_POINTER, _MAX_POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 
 _ELSEWHERE = "leave them where they are, and grant their folder under permissions.read"
 
 _PLAIN = (str, int, float, type(None))  # not dates and bytes
+_MAX_NUMBER_CHARS = 1024  # reading a number in sixties, 1:30:00, takes the square of its length
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_MAX_SHOWN_KEY = 120
 _YAML_ADVICE = {  # message of the YAML reader -> the author's likely mistake
     "mapping values are not allowed here": (
         "indent the keys of one level alike, and put a text with ': ' in it in quotes"
@@ -175,7 +178,7 @@ class _Problems:
         key = self._below(where)
         if isinstance(message, Refused) and hasattr(message, "expected"):
             message = f"expected {message.expected}, got {_shown(message.value)}{_advice(key, message.value)}"
-        prefix = f"{key}: " if key else ""
+        prefix = f"{_shown_key(key)}: " if key else ""
         if line is None:
             while key not in self.lines and "." in key:
                 key = key.rpartition(".")[0]
@@ -216,7 +219,9 @@ def _parsed(data, path, problems):
     try:
         text = data.decode()
         depth = 0
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        loader = yaml.SafeLoader(text)
+        while loader.check_event():
+            event = loader.get_event()
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 line = event.start_mark.line + 1
@@ -236,8 +241,12 @@ def _parsed(data, path, problems):
         problem = error.problem or error.context
         advice = f"; {_YAML_ADVICE[problem]}" if problem in _YAML_ADVICE else ""
         raise TaskSpecError([f"{path}:{line}: not YAML: {problem}{advice}"]) from error
-    except yaml.YAMLError as error:
-        raise TaskSpecError([f"{path}: not YAML: {str(error).splitlines()[0]}"]) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        problem = f"unacceptable character {error.character:#04x}; remove it, or write it as an escape in double quotes"
+        raise TaskSpecError([f"{path}:{line}: not YAML: {problem}"]) from error
+    except ValueError as error:  # PyYAML's own, of "\U00110000" and a version of too many digits
+        raise TaskSpecError([f"{path}:{loader.line + 1}: not YAML: {error}"]) from error
     if root is None:
         return None, {}
     lines = {}
@@ -270,14 +279,19 @@ def _construct(node, key, lines, problems):
         return [_construct(item, f"{key}[{index}]", lines, problems) for index, item in enumerate(node.value)]
     constructor = yaml.SafeLoader("")
     try:
+        if node.tag in _NUMBERS and len(node.value) > _MAX_NUMBER_CHARS:
+            raise ValueError(f"expected a number of at most {_MAX_NUMBER_CHARS} characters")
         value = constructor.construct_object(node)
         if type(value) is int and abs(value) >= 1 << 64:
             raise ValueError("expected a number of at most 64 bits")
         if not isinstance(value, _PLAIN):
             raise ValueError("expected text, a number, true or false: put it in quotes")
         return value
-    except (yaml.YAMLError, ValueError) as error:
-        message = f"can't be read as {node.tag}: {getattr(error, 'problem', None) or error}"
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        # the last two: PyYAML's, where the text is not of the type that a tag such as !!bool says
+        is_told = isinstance(error, (yaml.YAMLError, ValueError))
+        problem = (getattr(error, "problem", None) or error) if is_told else f"got {_shown(node.value)}; remove the tag"
+        message = f"can't be read as {node.tag}: {problem}"
         problems.add([key], message, node.start_mark.line + 1)
         return None
     finally:
@@ -290,6 +304,11 @@ def _shown(value):
     except ValueError:  # a number with more digits than Python prints
         return shown(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _shown_key(key):
+    text = key if key.isprintable() else ascii(key)
+    return text if len(text) <= _MAX_SHOWN_KEY else text[: _MAX_SHOWN_KEY - 3] + "..."
 
 
 def _advice(path, value):

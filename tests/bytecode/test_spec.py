@@ -253,6 +253,32 @@ def test_each_mistake_names_file_line_and_key(write_task, old, new, expected):
     assert any(problem.startswith(expected) for problem in found), found
 
 
+@pytest.mark.parametrize("value", ["!!bool x", "!!timestamp x", "!!int ''", "!!int '-'", "!!int '0x'", "!!float ''"])
+def test_text_that_is_not_of_its_tags_type(write_task, value):
+    (found,) = problems(write_task, GOOD.replace("priority: 5", f"priority: {value}"))
+    assert found.startswith("task.yaml:13: priority: can't be read as tag:yaml.org,2002:")
+
+
+def test_number_of_a_megabyte_is_refused_unread(write_task):
+    (found,) = problems(write_task, GOOD.replace("priority: 5", "priority: 1" + ":01" * 300_000))
+    assert found.endswith("expected a number of at most 1024 characters")
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [(r'"a\nb"', r"'a\nb'"), (r'"\ud800"', r"'\ud800'"), ('? "' + "k" * 5000 + '"\n', "k" * 117 + "...")],
+)
+def test_any_key_is_shown_in_one_line_of_some_length(write_task, key, shown):
+    (found,) = problems(write_task, GOOD + f"{key}: 1\n")
+    assert found.startswith(f"task.yaml:15: {shown}: unknown key; ")
+
+
+@pytest.mark.parametrize(("written", "within_ms"), [(0.0006, 1), (0.0016, 2), (316224000.0004, 316224000000)])
+def test_seconds_are_rounded_to_milliseconds_before_their_range_is_checked(write_task, written, within_ms):
+    spec = read_task(write_task(FILES, spec=GOOD + f"trigger: {{on: [a], within: {written}}}\n"))
+    assert spec.trigger.within_ms == within_ms
+
+
 def test_near_misses_are_suggested(write_task):
     assert "; did you mean 'labels.json'?" in problems(write_task, GOOD.replace("labels", "lables"))[0]
     assert "did you mean 'run'?" in problems(write_task, GOOD.replace("main:run", "main:runs"))[0]
@@ -317,7 +343,9 @@ def test_what_no_bundle_can_hold_is_said_before_it_is_read(write_task):
         ("a: 1\n---\nb: 2\n", "task.yaml:2: not YAML: but found another document"),
         (b"a: \xff\n", "task.yaml:1: expected UTF-8, got byte 0xff"),
         ('a: "\\ud800"\n', "task.yaml"),
-        ("a: \x01\n", "task.yaml: not YAML: "),
+        ("a: 1\nb: \x01\n", "task.yaml:2: not YAML: unacceptable character 0x01; remove it"),
+        ('a: 1\nb: "\\U00110000"\n', "task.yaml:2: not YAML: chr() arg not in range(0x110000)"),
+        ("%YAML " + "9" * 5000 + ".1\n---\na: 1\n", "task.yaml:1: not YAML: Exceeds the limit"),
         ("\n" + "[" * 3000, "task.yaml:2: nested too deeply; expected 8 levels"),
         ("x" * (2 << 20), "task.yaml: expected at most 1048576 bytes, got 2097152"),
         (

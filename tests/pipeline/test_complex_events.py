@@ -322,6 +322,13 @@ def test_a_rule_that_cannot_be_is_refused_with_its_place(tmp_path, rule, channel
     assert message in str(refused.value) or (message == "expected" and "none.yaml" in str(refused.value))
 
 
+@pytest.mark.parametrize("text", ["name: !!bool x", "name: !!int ''", "name: 2026-13-45", "[a]: b", '"\\U00110000"'])
+def test_a_file_of_rules_that_is_no_yaml_is_refused_with_its_name(tmp_path, text):
+    (tmp_path / "rules.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"rules\.yaml: "):
+        Pipeline(tmp_path / "data", [], rules=[tmp_path / "rules.yaml"])
+
+
 def test_a_task_that_waits_for_a_match_within_a_visit_is_refused(tmp_path):
     bundle = stream_task(tmp_path, SOURCE, 'on: ["rule:hesitates"]', "remind", table=TABLE)
     with pytest.raises(ConfigurationError, match="set `level: time` in its trigger"):

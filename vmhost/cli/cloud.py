@@ -1073,8 +1073,10 @@ def _terminable():
 def _yaml(path):
     import yaml
 
+    from vmhost.settings.files import plain_yaml
+
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return plain_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError) as error:
         raise failures.Failure(f"{path}: not YAML: {' '.join(str(error).split())}") from error
 

@@ -42,9 +42,10 @@ def _compiles_to(folder, bundle):
 
     from vmhost.bytecode.errors import BytecodeError
     from vmhost.compiler import compile_folder
+    from vmhost.settings.files import plain_yaml
 
     try:
-        spec = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
+        spec = plain_yaml((folder / "task.yaml").read_text(encoding="utf-8"))
         if not isinstance(spec, dict) or spec.get("name") != bundle.manifest.name:
             return False
         compiled = compile_folder(folder, target=bundle.manifest.target, optimize=bundle.manifest.optimize)

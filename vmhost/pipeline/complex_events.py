@@ -23,6 +23,7 @@ from vmhost.pipeline.patterns import PatternEngine, PatternError, RuleError
 from vmhost.pipeline.patterns.rules import RULE_KEYS
 from vmhost.pipeline.reach.settings import USUAL_PRIORITY, sending_of
 from vmhost.pipeline.values import pack, unpack
+from vmhost.settings.files import plain_yaml
 
 PREFIX = "rule:"
 TIMED_OUT = ":timeout"
@@ -61,8 +62,8 @@ def read_rule_file(path, content_of=Path.read_bytes):
 
     path = Path(path)
     try:
-        content = yaml.safe_load(content_of(path).decode())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        content = plain_yaml(content_of(path).decode())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     listed = content if isinstance(content, list) else [content]
     return [

@@ -16,7 +16,7 @@ from vmhost.pipeline.intake import ENTER_CLOSES, Intake
 from vmhost.pipeline.reach.audience import AUDIENCE
 from vmhost.pipeline.reach.settings import CHANNEL, LOOPBACK, TASK, kind_of
 from vmhost.pipeline.store import DURABILITIES, EventStore
-from vmhost.settings.files import SettingsFile
+from vmhost.settings.files import SettingsFile, plain_yaml
 from vmhost.settings.host import host_settings, read_host_yaml
 
 STDIN = "-"
@@ -332,8 +332,8 @@ def _profile(value, problems):
     import yaml
 
     try:
-        found = yaml.safe_load(value.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        found = plain_yaml(value.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         problems.add(("profile",), f"{value}: {getattr(error, 'strerror', None) or error}")
         return {}
     if not isinstance(found, dict):

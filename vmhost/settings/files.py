@@ -93,6 +93,18 @@ def checked(kind, value, name, also=None, lines=None):
     return found
 
 
+def plain_yaml(text):
+    """The values in a YAML text. yaml.YAMLError, also for what PyYAML reports by other errors."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (ValueError, RecursionError) as error:  # dates and escapes that are none; nested too deeply
+        raise yaml.YAMLError(str(error)) from error
+    except (TypeError, LookupError, AttributeError) as error:  # lists as keys; texts that are not of their tag's type
+        raise yaml.YAMLError("a key is no plain text, or a text is not of the type that its tag (!!) says") from error
+
+
 def _content(path):
     with open(path, "rb") as file:
         return file.read(_MAX_BYTES + 1)
@@ -126,8 +138,8 @@ def _parse(path, advice, content_of):
     lines = {}
     try:
         _note_lines(yaml.compose(text, Loader=yaml.SafeLoader), (), lines, path)
-        return _small(yaml.safe_load(text)) or {} if values is None else values, lines
-    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:  # the last two: wrong dates, lists as keys
+        return _small(plain_yaml(text)) or {} if values is None else values, lines
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:  # the last: lists as keys
         if values is not None:
             return values, None
         if isinstance(not_json, _TwiceError):

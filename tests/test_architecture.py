@@ -101,6 +101,7 @@ ROOMS = {
         "vmhost.packed",
         "vmhost.ray",
         "vmhost.runtime",
+        "vmhost.task",
     },
     "vmhost/serving": {
         *PUBLIC,

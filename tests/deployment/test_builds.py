@@ -281,7 +281,7 @@ def test_what_is_hard_to_read_is_an_error_of_the_process_that_reads_it(tmp_path)
     for number, (file, text, message) in enumerate(
         (
             ("task.yaml", "name: x\nversion: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
-            ("task.yaml", "name: x\nversion: 0x" + "f" * 5000, "at most 64 bits"),
+            ("task.yaml", "name: x\nversion: 0x" + "f" * 1000, "at most 64 bits"),
             ("task.yaml", "name: x\nversion: 2024-05-03", "put it in quotes"),
             ("task.yaml", "name: x\nversion: 1.10", "put it in quotes"),
             ("task.yaml", "[1, 2]", "expected a name and a version"),

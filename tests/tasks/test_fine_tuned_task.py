@@ -72,7 +72,7 @@ def test_a_vm_trains_the_last_layer_and_its_weights_belong_to_the_bundles_model(
 @pytest.mark.parametrize(
     ("trainable", "message"),
     [
-        ("{other: [fc.weight]}", r"task.yaml:6: expected the name of a model under `models`"),
+        ("{other: [fc.weight]}", r"task.yaml:6: trainable.other: expected the name of a model under `models`"),
         ("{net: []}", "expected"),
         ("{net: [fc.w]}", r"has no weight 'fc.w' to train; it has fc.bias, fc.weight"),
     ],

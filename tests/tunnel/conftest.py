@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from vmhost.tunnel import Device, Server, Table
+from vmhost.tunnel import Device, Server, Table, offenders
 from vmhost.tunnel.addresses import parse
 from vmhost.tunnel.backoff import Backoff
 from vmhost.tunnel.tls import make_certificates
@@ -20,6 +20,12 @@ def keys(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tunnel-keys")
     make_certificates(folder, DEVICES)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def no_waits_for_offenders(monkeypatch):
+    """Enemies of tests come again at once."""
+    monkeypatch.setattr(offenders, "FIRST_WAIT_S", 0.0)
 
 
 @pytest.fixture

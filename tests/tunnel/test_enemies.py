@@ -17,7 +17,7 @@ import pytest
 from tests.tunnel.conftest import WAIT_S, bodies, rows, until
 from tests.tunnel.test_hostile import mutated, transcript
 from vmhost.stores import Database
-from vmhost.tunnel import frames
+from vmhost.tunnel import frames, offenders
 from vmhost.tunnel.addresses import parse
 from vmhost.tunnel.backoff import Backoff
 from vmhost.tunnel.errors import ProtocolError
@@ -309,6 +309,42 @@ def test_a_device_that_used_hundreds_of_channels_comes_back(make_server, make_de
     assert sorted(heard) == sorted([*names, names[1]])
     found = rows(tmp_path / "cloud.sqlite", "SELECT channel, body FROM messages ORDER BY position")
     assert sorted(found) == sorted([(name, b"1") for name in names] + [(names[0], b"2")])
+
+
+def test_who_breaks_the_protocol_again_and_again_waits_for_its_welcome(make_server, settings_of, monkeypatch):
+    monkeypatch.setattr(offenders, "FIRST_WAIT_S", 3600.0)
+    monkeypatch.setattr(offenders, "LONGEST_WAIT_S", 3600.0)
+    with make_server().running() as address:
+        for _ in range(2):  # the first time may be a mishap
+            with Raw(address, settings_of("bob")) as bob:
+                bob.receive_kind(frames.WELCOME)
+                bob.send(frames.ACK, 0, 1 << 40)
+                bob.receive_kind(frames.CLOSE)
+        with Raw(address, settings_of("bob")) as bob, Raw(address, settings_of("ann")) as ann:
+            ann.receive_kind(frames.WELCOME)
+            ann.send(frames.PING, 1, 30_000)
+            ann.receive_kind(frames.PONG)
+            bob.socket.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                bob.receive()
+
+
+def test_offenders_are_forgotten_and_bounded(monkeypatch):
+    monkeypatch.setattr(offenders, "FIRST_WAIT_S", 1.0)
+    known = offenders.Offenders()
+    waits = []
+    for _ in range(7):
+        known.broke("bob", 100.0)
+        waits.append(known.wait_s("bob", 100.0))
+    assert waits == [0, 1, 2, 4, 8, 10, 10] and known.wait_s("ann", 100.0) == 0
+    assert known.wait_s("bob", 104.0) == 6 and known.wait_s("bob", 200.0) == 0
+    known.broke("bob", 111.0 + offenders.FORGOTTEN_S)
+    assert known.wait_s("bob", 111.0 + offenders.FORGOTTEN_S) == 0
+    monkeypatch.setattr(offenders, "MOST", 3)
+    for _ in range(2):
+        for name in ("a", "b", "c", "d"):
+            known.broke(name, 500.0)
+    assert len(known._devices) == 3
 
 
 def fuzz_a_server(make_server, make_device, settings_of, tmp_path, caplog, connections, seed):

@@ -28,6 +28,7 @@ from vmhost.tunnel.histogram import Histogram
 from vmhost.tunnel.inbox import Arrival, Inbox
 from vmhost.tunnel.keeper import Keeper
 from vmhost.tunnel.limits import memory
+from vmhost.tunnel.offenders import Offenders
 from vmhost.tunnel.streams import BlockingStream, Stream, serve
 from vmhost.tunnel.tls import certified_device
 from vmhost.tunnel.transport import ASKED, EVENTS_AT_ONCE, UNREAD_BYTES, Reading, Transport
@@ -82,6 +83,7 @@ class Worker:
         )  # fmt: skip
         self.latencies = {}  # (what, channel) -> Histogram
         self._reading = Reading(self.loop, EVENTS_AT_ONCE)
+        self._offenders = Offenders()
         self._listening = []
         self._pending_bytes = 0
         self._paused = set()
@@ -187,8 +189,18 @@ class Worker:
             self.counts["refused"] += 1
             transport.connection.close(protocol.IDENTITY, str(error) or "not accepted")
             return
-        session = transport.owner = _Session(device, time.monotonic())
-        future = self._readers.submit(self._load_device, session, greeting)
+        transport.owner = _Session(device, time.monotonic())
+        wait_s = self._offenders.wait_s(device, self.loop.time())
+        if wait_s:
+            self.early[transport] = self.loop.time() + wait_s + self.server.greeting_s
+            self.loop.call_later(wait_s, self._look_up, transport, greeting)
+        else:
+            self._look_up(transport, greeting)
+
+    def _look_up(self, transport, greeting):
+        if transport.closed:
+            return
+        future = self._readers.submit(self._load_device, transport.owner, greeting)
         future.add_done_callback(
             lambda done: self.loop.call_soon_threadsafe(self._accept_device, transport, greeting, done)
         )
@@ -557,6 +569,8 @@ class Worker:
             self.counts[name] += transport.connection.counts[name]
         session = transport.owner
         closed = transport.connection.closed
+        if session is not None and closed is not None and closed.code == protocol.PROTOCOL and not closed.by_peer:
+            self._offenders.broke(session.device, self.loop.time())
         if early or (closed is not None and closed.code in (protocol.PROTOCOL, protocol.IDENTITY, protocol.TROUBLE)):
             if not (early and why == "the other end closed the connection" and not transport.secured):
                 self._log_limited(f"{session.device if session else transport.peer}: {why}")

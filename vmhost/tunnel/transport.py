@@ -5,7 +5,7 @@ a loop share one buffer for reading. Little is handed to the kernel at a time, s
 behind a large one queued there.
 
 Who sends many frames at once delays nobody: a server reads a few, and the rest waits for its turn. All that are behind
-take turns in a quarter of the loop's time; in the rest the loop serves the others, or sleeps, and threads run.
+take turns in an eighth of the loop's time; in the rest the loop serves the others, or sleeps, and threads run.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ BUFFER_BYTES = 65_536
 EVENTS_AT_ONCE = 16  # of one device in one turn
 _EVENTLESS = 16  # frames without an event, such as pings, that count as one
 _TURNS_S = 0.001  # of who is behind, before the others are served: timers of a loop are no finer
-_OTHERS = 3  # how many times as long nobody who is behind has a turn
+_OTHERS = 7  # how many times as long nobody who is behind has a turn
 _BUDGET = 32_768  # bytes taken from the connection at a time
 _NOT_SENT = 65_536  # bytes that the kernel may hold unsent
 _TCP_NOTSENT_LOWAT = 25

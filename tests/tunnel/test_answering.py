@@ -1,11 +1,12 @@
 """Answers of threads: in turns where one device asked much, told in text that can be sent."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
 
-from vmhost.tunnel import events
+from vmhost.tunnel import answering, events
 from vmhost.tunnel.answering import Answering, error_text
 from vmhost.tunnel.errors import AnswerError
 from vmhost.tunnel.transport import EVENTS_AT_ONCE
@@ -120,6 +121,26 @@ def test_who_waits_for_a_turn_to_read_waits_for_one_to_be_answered():
         assert transport.connection.answered == []
         answers.reading.waiting.pop()()
         assert transport.connection.answered == [(1, 1)]
+
+    _run(test)
+
+
+def test_an_answered_request_is_freed_without_the_collector():
+    async def test(answers):
+        transport = _Transport()
+        answers.go.set()
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(50):
+                answers.begin(transport, _asked(number, 3600.0))
+                await asyncio.to_thread(answers.threads.submit("another", int).result)
+            while len(answers.ended) < 50:
+                await asyncio.sleep(0)
+            transport.connection.answered.clear()
+            assert not [one for one in gc.get_objects() if isinstance(one, answering._OnThread)]
+        finally:
+            gc.enable()
 
     _run(test)
 

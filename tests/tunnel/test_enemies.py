@@ -17,7 +17,7 @@ import pytest
 from tests.tunnel.conftest import WAIT_S, bodies, rows, until
 from tests.tunnel.test_hostile import mutated, transcript
 from vmhost.stores import Database
-from vmhost.tunnel import frames, offenders
+from vmhost.tunnel import device, frames, offenders
 from vmhost.tunnel.addresses import parse
 from vmhost.tunnel.backoff import Backoff
 from vmhost.tunnel.errors import ProtocolError
@@ -327,6 +327,10 @@ def test_who_breaks_the_protocol_again_and_again_waits_for_its_welcome(make_serv
             bob.socket.settimeout(0.2)
             with pytest.raises(TimeoutError):
                 bob.receive()
+
+
+def test_the_longest_wait_of_an_offender_ends_before_it_gives_up_connecting():
+    assert offenders.LONGEST_WAIT_S < device.CONNECT_S
 
 
 def test_offenders_are_forgotten_and_bounded(monkeypatch):

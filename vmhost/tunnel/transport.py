@@ -20,7 +20,7 @@ BUFFER_BYTES = 65_536
 EVENTS_AT_ONCE = 16  # of one device in one turn
 _EVENTLESS = 16  # frames without an event, such as pings, that count as one
 _TURNS_S = 0.001  # of who is behind, before the others are served: timers of a loop are no finer
-_OTHERS = 7  # how many times as long nobody who is behind has a turn
+_PAUSE = 7  # after the turns of who is behind: how many times the time that they took; others are served meanwhile
 _BUDGET = 32_768  # bytes taken from the connection at a time
 _NOT_SENT = 65_536  # bytes that the kernel may hold unsent
 _TCP_NOTSENT_LOWAT = 25
@@ -60,7 +60,7 @@ class Reading:
         finally:
             self._is_due = bool(self._behind)
             if self._is_due:
-                self._loop.call_later(_OTHERS * (now - began), self._take_turns)
+                self._loop.call_later(_PAUSE * (now - began), self._take_turns)
 
 
 class Transport(asyncio.BufferedProtocol):

@@ -377,7 +377,7 @@ class Host:
     def profile(self, hz: float = 100) -> Profiling:
         """Starts a sampling profile of all VMs of this process, `hz` times a second on average (fewer where sampling
         would take more than a hundredth of a core): `with host.profile() as profiling: ...`, then `profiling.profile`.
-        ValueError for an `hz` outside 0.1 to 10,000; other errors as for Profiling.stop()."""
+        ValueError for an `hz` outside 0.1 to 10,000; RuntimeError if another profile is being taken in this process."""
         return Profiling(isolation.core().Profile(hz))
 
     def trace_engine(self) -> None:

@@ -1,6 +1,5 @@
 """The result of a sampling profiler: the Python stacks of VMs, and the time spent in each."""
 
-import errno
 import threading
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -73,8 +72,12 @@ class Profile:
         return f"<Profile of {self.span_s:.3g} s, {samples} samples of {len(self.tasks)} tasks>"
 
 
+_under_way = threading.Lock()  # held while a profile is taken
+
+
 class Profiling:
-    """A running profile, on its own thread. A context manager, which ends it; `profile` is the result."""
+    """A running profile, on its own thread. A context manager, which ends it; `profile` is the result.
+    RuntimeError if another profile is being taken in this process."""
 
     profile: Profile
 
@@ -82,26 +85,32 @@ class Profiling:
         self._native = native
         self._error: OSError | None = None
         self._thread = threading.Thread(target=self._run, name="vmhost-profile", daemon=True)
-        self._thread.start()
+        if not _under_way.acquire(blocking=False):
+            raise RuntimeError("another profile is being taken in this process; one at a time")
+        try:
+            self._thread.start()
+        except BaseException:
+            _under_way.release()
+            raise
 
     def _run(self):
         try:
             self._native.run()
         except OSError as error:
             self._error = error
+        finally:
+            _under_way.release()
 
     def wait(self, timeout_s: float) -> None:
         """Waits until the time is over, or the profile has ended itself because it cannot be taken."""
         self._thread.join(timeout_s)
 
     def stop(self) -> Profile:
-        """Ends it and returns the profile; may be repeated. RuntimeError if another profile ran in this process;
-        OSError if the system does not let a process read its own memory with process_vm_readv(2)."""
+        """Ends it and returns the profile; may be repeated. OSError if the system does not let a process read its own
+        memory with process_vm_readv(2)."""
         self._native.stop()
         self._thread.join()
         if self._error is not None:
-            if self._error.errno == errno.EBUSY:
-                raise RuntimeError("another profile is being taken in this process; one at a time") from None
             raise OSError(self._error.errno, f"stacks cannot be read on this system: {self._error.strerror}")
         if not hasattr(self, "profile"):
             self.profile = Profile(self._native.take())

@@ -139,6 +139,7 @@ def test_a_coroutine_of_another_loop_may_call():
 @pytest.mark.parametrize("often", [True, False])
 def test_ctrl_c_ends_the_call_and_nothing_else(often):
     cancelled = []
+    before = signal.getsignal(signal.SIGINT)
 
     async def never():
         main = threading.main_thread().ident
@@ -157,7 +158,7 @@ def test_ctrl_c_ends_the_call_and_nothing_else(often):
         until(lambda: cancelled)
         assert thread.run(whose())
     assert thread.broken == []
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 def test_ctrl_c_ends_the_call_while_a_pipeline_is_open_and_after_one_was_closed_elsewhere():

@@ -66,9 +66,9 @@ class Profiles:
             seconds = -1.0
         if not SECONDS[0] <= seconds <= SECONDS[1]:
             return f"seconds: expected {SECONDS[0]} to {SECONDS[1]:.0f}, got {query['seconds']!r}"
-        profiling = self._host.profile()
-        profiling.wait(seconds)
         try:
+            profiling = self._host.profile()
+            profiling.wait(seconds)
             self._last = profiling.stop()
         except (OSError, RuntimeError) as error:
             return str(error)

@@ -11,8 +11,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { HOPS_MAX = 4096 }; /* frame links followed: a stack that changes may form a cycle for a moment */
-
 /* This thread reads its own stack, which is mapped: plain reads suffice. */
 static _Thread_local bool own __attribute__((tls_model("initial-exec")));
 
@@ -78,7 +76,9 @@ static bool take_frame(struct _PyInterpreterFrame *frame, uintptr_t from, const 
     return take(frame, from, head);
 }
 
-/* Reads frames outwards from `at`, the innermost. */
+/* Reads frames outwards from `at`, the innermost. A stack that changes meanwhile may form a cycle of links that are no
+ * frames of Python. In a real stack at most every second link is none: more are not followed, as each costs two system
+ * calls. */
 static int read_frames(uintptr_t at, const stack_copy *copy, vmh_stack_frame *frames, int max, bool *cut)
 {
     int count = 0;
@@ -86,7 +86,7 @@ static int read_frames(uintptr_t at, const stack_copy *copy, vmh_stack_frame *fr
     for (int hop = 0; at != 0; hop++) {
         struct _PyInterpreterFrame frame;
         code_head head;
-        if (hop == HOPS_MAX || !take_frame(&frame, at, copy))
+        if (hop > 2 * max + 2 || !take_frame(&frame, at, copy))
             return -1;
         at = (uintptr_t)frame.previous;
         uintptr_t code = (uintptr_t)BITS_TO_PTR_MASKED(frame.f_executable);

@@ -92,7 +92,7 @@ class Run:
     def _called(self):
         asked, task, session = self._asked, self._task, self._session
         name, spans, remarks = f"{task.name}@{task.version}", _Spans(), []
-        profiling = self._host.profile(PROFILE_HZ) if asked.profile else None
+        profiling = self._profiling(remarks) if asked.profile else None
         try:
             began = time.perf_counter()
             try:
@@ -152,10 +152,17 @@ class Run:
             remarks.append(f"the result has {len(text):,} characters: fetch {self._folder}result.json")
             self._keep("result.json", text.encode(), remarks)
 
+    def _profiling(self, remarks):
+        try:
+            return self._host.profile(PROFILE_HZ)
+        except RuntimeError as error:  # somebody else takes one
+            remarks.append(f"no profile: {error}")
+            return None
+
     def _profile(self, profiling, remarks):
         try:
             return profiling.stop()
-        except (OSError, RuntimeError) as error:
+        except OSError as error:
             remarks.append(f"no profile: {error}")
             return None
 

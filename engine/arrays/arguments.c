@@ -62,6 +62,9 @@ int array_argument_int(PyObject *value, int64_t absent, int64_t *result)
         *result = absent;
         return 0;
     }
+    int overflow;
+    if (PyLong_CheckExact(value) && (*result = PyLong_AsLongLongAndOverflow(value, &overflow), overflow == 0))
+        return 0;
     Py_ssize_t number = PyNumber_AsSsize_t(value, PyExc_OverflowError);
     *result = number;
     return number == -1 && PyErr_Occurred() ? -1 : 0;
@@ -75,7 +78,7 @@ static bool is_truth_value(PyObject *value)
 /* A size that does not fit in int64_t is a ValueError, as in NumPy; a truth value is no size. */
 static int size_of(PyObject *value, int64_t *size)
 {
-    if (is_truth_value(value)) {
+    if (!PyLong_CheckExact(value) && is_truth_value(value)) {
         PyErr_SetString(PyExc_TypeError, "an integer is required");
         return -1;
     }
@@ -148,7 +151,7 @@ int array_argument_axes(array_state *state, PyObject *value, int rank, uint64_t 
     }
     int axis;
     if (!PyTuple_Check(value)) {
-        if (refuse_truth_value(value) < 0)
+        if (!PyLong_CheckExact(value) && refuse_truth_value(value) < 0)
             return -1;
         if (rank == 0 && PyLong_Check(value)) { /* as in NumPy, a 0-d array accepts axis 0 and -1 */
             int64_t number;

@@ -64,7 +64,8 @@ static int meet_number(nesting *found, PyObject *number, int weak, int depth)
 /* Whether the object makes an array of itself. */
 static bool makes_array(PyObject *object)
 {
-    return !PyType_Check(object) && PyObject_HasAttrString((PyObject *)Py_TYPE(object), "__array__");
+    return !PyList_CheckExact(object) && !PyTuple_CheckExact(object) && !PyType_Check(object)
+           && PyObject_HasAttrString((PyObject *)Py_TYPE(object), "__array__");
 }
 
 /* The same for an operand; one that has rules of its own for operators comes to its turn with its reflected one. */
@@ -441,6 +442,8 @@ PyObject *array_function_asarray(PyObject *module, ARRAY_VECTORCALL)
     static const char *const names[] = {"a", "dtype", "order", "device", "copy", "like", NULL};
     PyObject *values[6];
     int copy;
+    if (count == 1 && keywords == NULL && is_array(args[0]) && !(((array *)args[0])->flags & ARRAY_SCALAR))
+        return Py_NewRef(args[0]);
     if (array_arguments("asarray", args, count, keywords, names, 3, 1, values) < 0
         || array_argument_device(values[3]) < 0 || copy_argument(values[4], -1, &copy) < 0)
         return NULL;
@@ -488,10 +491,13 @@ static array *filled(array *result, PyObject *value)
 /* full: what is neither an integer of Python nor text is cast without checks. */
 static array *filled_by_cast(array *result, PyObject *value)
 {
-    int weak = element_weak(value);
-    if (weak == WEAK_BOOL || weak == WEAK_INT || value == Py_None || PyUnicode_Check(value) || PyBytes_Check(value))
+    if (result == NULL)
+        return NULL;
+    const int weak = element_weak(value), dtype = result->t.dtype;
+    if (weak == WEAK_BOOL || weak == WEAK_INT || (weak == WEAK_FLOAT && dtype == VME_FLOAT64) || value == Py_None
+        || PyUnicode_Check(value) || PyBytes_Check(value))
         return filled(result, value);
-    array *source = result == NULL ? NULL : array_from_any(result->state, value, -1);
+    array *source = array_from_any(result->state, value, -1);
     if (source == NULL || array_assign(result, source) < 0)
         Py_CLEAR(result);
     Py_XDECREF(source);

@@ -56,9 +56,11 @@ static const struct {
 
 static int from_text(const char *text)
 {
-    for (int i = 0; i < VME_DTYPE_COUNT; i++)
-        if (strcmp(text, vme_dtype_name((vme_dtype)i)) == 0)
+    for (int i = 0; i < VME_DTYPE_COUNT; i++) {
+        const char *name = vme_dtype_name((vme_dtype)i);
+        if (name[0] == text[0] && strcmp(text, name) == 0)
             return i;
+    }
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
         if (strcmp(text, aliases[i].name) == 0)
             return aliases[i].dtype;

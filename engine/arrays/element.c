@@ -109,6 +109,13 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "integers are stored b
 
 int element_from_python(int dtype, PyObject *object, char *data)
 {
+    if (PyFloat_CheckExact(object) && (dtype == VME_FLOAT64 || dtype == VME_FLOAT32)) { /* the common case, at once */
+        if (dtype == VME_FLOAT64)
+            STORE(double, PyFloat_AS_DOUBLE(object));
+        else
+            STORE(float, PyFloat_AS_DOUBLE(object));
+        return 0;
+    }
     if (dtype_is_integer(dtype))
         return integer_from_python(dtype, object, data);
     if (dtype == VME_BOOL) {
@@ -129,7 +136,9 @@ int element_from_python(int dtype, PyObject *object, char *data)
         }
         return 0;
     }
-    double value = object == Py_None ? Py_NAN : PyFloat_AsDouble(object);
+    double value = object == Py_None           ? Py_NAN
+                   : PyLong_CheckExact(object) ? PyLong_AsDouble(object) /* PyFloat_AsDouble makes an object of it */
+                                               : PyFloat_AsDouble(object);
     if (value == -1.0 && PyErr_Occurred()) {
         if (PyComplex_Check(object)) {
             PyErr_Clear();

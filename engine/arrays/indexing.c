@@ -339,8 +339,15 @@ static int gathered_shape(array_state *state, const selection *chosen, int *rank
 static PyObject *scalar_at(array *self, const char *data)
 {
     array *result = array_new_scalar(self->state, self->t.dtype);
-    if (result != NULL)
-        memcpy(result->t.data, data, (size_t)vme_dtype_size((vme_dtype)self->t.dtype));
+    if (result == NULL)
+        return NULL;
+    switch (vme_dtype_size((vme_dtype)self->t.dtype)) { /* of a known size, memcpy is one instruction */
+    case 1: memcpy(result->t.data, data, 1); break;
+    case 2: memcpy(result->t.data, data, 2); break;
+    case 4: memcpy(result->t.data, data, 4); break;
+    case 8: memcpy(result->t.data, data, 8); break;
+    default: memcpy(result->t.data, data, 16);
+    }
     return array_as_scalar(result);
 }
 

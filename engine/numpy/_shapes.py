@@ -182,8 +182,7 @@ def _stacked(arrays):
 
 def stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
     """Joins arrays of equal shape along a new axis."""
-    _stacked(arrays)
-    arrays = [_a.asarray(array) for array in arrays]
+    arrays = [_a.asarray(array) for array in (arrays if isinstance(arrays, (list, tuple)) else _stacked(arrays))]
     if not arrays:
         raise ValueError("need at least one array to stack")
     shape = arrays[0].shape

@@ -193,6 +193,30 @@ def test_thousands_of_calls_that_just_fit_or_just_do_not_are_all_answered(seed):
     check_many(seed, 400)
 
 
+def test_malloc_at_the_end_of_the_stack_leaves_pages_in_which_cpython_does_not_abort():
+    """Each depth around the one that just fits: malloc meets the end, is let on, and returns to code above it."""
+    done = in_a_process("""
+        from tests.crashers.test_c_stack import DEEP
+        text = DEEP["in malloc"].replace("10**4", "value")
+        policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))
+        host = vmhost.Host(allow_unsigned=True, policy=policy)
+        bad = host.load(bundle(f"def run(value):\\n    {text}\\n", limits={"stack_bytes": 128 << 10}))
+        def end(depth):
+            try:
+                return bad(depth, timeout_s=30)
+            except vmhost.VMHostError as error:
+                return type(error).__name__
+        fits, too_deep = 100, 4000
+        while too_deep - fits > 1:
+            middle = (fits + too_deep) // 2
+            fits, too_deep = (fits, middle) if end(middle) == "VMLostError" else (middle, too_deep)
+        print(sorted({end(depth) for depth in range(fits - 10, fits + 40)}))
+        host.close()
+        sys.exit(6)
+    """)
+    assert (done.stdout.splitlines(), done.returncode) == (["['TaskError', 'VMLostError']"], 6), done.stderr
+
+
 def test_a_queue_full_of_calls_that_all_overflow_costs_a_few_vms_not_one_each():
     done = in_a_process("""
         from tests.crashers.test_c_stack import DEEP

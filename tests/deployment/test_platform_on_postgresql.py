@@ -22,6 +22,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.deployment import test_migrations, test_profile_model, test_release_model
 from tests.deployment.metadata_files import Repository, sign_all
 from tests.deployment.platforms import Clock, WorkingCopy, add_version, platform_in
+from tests.deployment.test_backups import LATER_S
 from tests.deployment.test_fleet_views import RULES, Collector, crash, report
 from tests.postgresql_server import PostgreSQLServer
 from vmhost.bytecode.signing import generate_key
@@ -398,8 +399,8 @@ def test_a_platform_goes_on_after_its_database_and_its_folder_were_put_back(clus
         original.releases.act(1, "next", "ann")
         assert original.releases.start(TASK, "3", plan, "ann", "").id == 2
     put_back(cluster, name, dump)
-    backups.restore(tmp_path / "backup.tar", tmp_path / "again", Clock(1_900_000_000.0))
-    backups.go_on(tmp_path / "again", Clock(1_900_000_600.0))  # doing it again harms nothing
+    backups.restore(tmp_path / "backup.tar", tmp_path / "again", Clock(LATER_S))
+    backups.go_on(tmp_path / "again", Clock(LATER_S + 600))  # doing it again harms nothing
     with Platform(tmp_path / "again") as restored:
         device._fetch = Repository(restored)
         device.refresh()
@@ -408,18 +409,18 @@ def test_a_platform_goes_on_after_its_database_and_its_folder_were_put_back(clus
         check(restored, "a", [[1, {"release": 1, "state": "proven"}]])
         restored.releases.act(1, "next", "ann")
         add_version(restored, TASK, "2")
-        assert restored.releases.start(TASK, "2", plan, "ann", "").id == (1_900_000_600 - 1_767_225_600) // 60
-        assert restored.add_file(TASK, "words", "shared", b"w", {}, "ann") == (1_900_000_600 - 1_767_225_600) // 60
+        assert restored.releases.start(TASK, "2", plan, "ann", "").id == int(LATER_S + 600 - 1_767_225_600) // 60
+        assert restored.add_file(TASK, "words", "shared", b"w", {}, "ann") == int(LATER_S + 600 - 1_767_225_600) // 60
 
 
 @stress
 def test_numbers_of_a_database_without_rows_go_on_too(cluster, tmp_path):
     with platform_in(tmp_path / "cloud", cluster.new()):
         pass
-    backups.go_on(tmp_path / "cloud", Clock(1_900_000_000.0))
+    backups.go_on(tmp_path / "cloud", Clock(LATER_S))
     with Platform(tmp_path / "cloud") as platform:
         add_version(platform, TASK, "1")
-        number = (1_900_000_000 - 1_767_225_600) // 60
+        number = int(LATER_S - 1_767_225_600) // 60
         assert platform.releases.start(TASK, "1", Plan.of({}), "ann", "").id == number
 
 

@@ -3,6 +3,7 @@
 #include "cpython/compat.h"
 #include "internal/pycore_interp_structs.h"
 #include "internal/pycore_intrinsics.h"
+#include "internal/pycore_pythonrun.h"
 #include "internal/pycore_runtime_structs.h"
 #include "internal/pycore_tstate.h"
 #include "internal/pycore_code.h"
@@ -42,7 +43,15 @@ void vmh_compat_show_interpreter(PyInterpreterState *interp)
     PyMutex_Unlock(&_PyRuntime.interpreters.mutex);
 }
 
-uintptr_t vmh_compat_stack_limit(PyThreadState *ts) { return ((_PyThreadStateImpl *)ts)->c_stack_hard_limit; }
+uintptr_t vmh_compat_stack_limit(PyThreadState *ts)
+{
+    return ((_PyThreadStateImpl *)ts)->c_stack_soft_limit - _PyOS_STACK_MARGIN_BYTES;
+}
+
+void vmh_compat_stack_unlimit(PyThreadState *ts)
+{
+    ((_PyThreadStateImpl *)ts)->c_stack_hard_limit = 1; /* 0 would be computed anew */
+}
 
 /* Sets the flag by which tracemalloc leaves out its own allocations on a thread. */
 void vmh_compat_untrace_thread(void)

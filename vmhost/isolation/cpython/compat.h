@@ -39,8 +39,10 @@ PyObject *vmh_dict_get(PyObject *dict, const char *name);
 void vmh_compat_hide_interpreter(PyInterpreterState *interp);
 void vmh_compat_show_interpreter(PyInterpreterState *interp);
 
-/* The address below which CPython would abort the process for a stack overflow; 0: not yet known. */
+/* The address below which CPython aborts the process for a stack overflow; no address of the stack: not yet known. */
 uintptr_t vmh_compat_stack_limit(PyThreadState *ts);
+/* From now on it does not: it raises RecursionError there too. */
+void vmh_compat_stack_unlimit(PyThreadState *ts);
 
 /* Makes `code`, which was just read and has not run, call sys.displayhook where it makes a class generic, and all code
  * within it. CPython 3.14 does not check the result of its own intrinsic for a `class C[*Ts]`, and crashes if it

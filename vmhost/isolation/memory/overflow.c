@@ -101,6 +101,7 @@ void vmh_overflow_guard(vmh_vm *vm)
     if (zone.high <= zone.low || zone.high - zone.low > size / 2
         || mprotect((void *)zone.low, zone.high - zone.low, PROT_NONE) != 0)
         return;
+    vmh_compat_stack_unlimit(PyThreadState_Get()); /* code of CPython may run in pages that a library made us open */
     guard.closed = zone;
     guard.top = zone.high;
     guard.interp = PyInterpreterState_Get();

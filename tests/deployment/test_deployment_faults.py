@@ -19,6 +19,8 @@ from vmhost.stores import Database
 
 KINDS = pytest.mark.parametrize("kind", FAULTS)
 PLAN = "steps: [{percent: 100, min_reports: 2}]\nmax_error: 100 %\nproof: {calls: 0}\n"
+PARTS = 8  # of the faults of a kind and end: each ends within the time that a test has, and for as many processes
+PART = pytest.mark.parametrize("part", range(PARTS))
 SAMPLED = 2  # faults of each kind and end in `make test`
 
 
@@ -81,9 +83,10 @@ def test_a_platform_with_a_fault_at_some_writes(workloads, tmp_path, kind):
 
 
 @pytest.mark.stress
+@PART
 @KINDS
-def test_a_platform_with_a_fault_at_each_write(workloads, tmp_path, kind):
-    platforms_with_faults(workloads, tmp_path, kind, chosen)
+def test_a_platform_with_a_fault_at_each_write(workloads, tmp_path, kind, part):
+    platforms_with_faults(workloads, tmp_path, kind, lambda all_: chosen(all_)[part::PARTS])
 
 
 # ---- an owner's signature
@@ -241,6 +244,7 @@ def test_an_agent_with_a_fault_at_some_writes(cloud, workloads, tmp_path, kind):
 
 
 @pytest.mark.stress
+@PART
 @KINDS
-def test_an_agent_with_a_fault_at_each_write(cloud, workloads, tmp_path, kind):
-    devices_with_faults(cloud, workloads, tmp_path, kind, chosen)
+def test_an_agent_with_a_fault_at_each_write(cloud, workloads, tmp_path, kind, part):
+    devices_with_faults(cloud, workloads, tmp_path, kind, lambda all_: chosen(all_)[part::PARTS])

@@ -219,9 +219,9 @@ class Devices:
         assert not left, left
 
 
-def devices_with_faults(cloud, workloads, folder, kind, choose):
+def devices_with_faults(cloud, workloads, folder, kind, choose, part=""):
     devices = Devices(cloud, workloads, folder)
-    killed, writes = devices.run(f"{kind}-counting")
+    killed, writes = devices.run(f"{kind}-counting{part}")
     assert not killed and writes > 50
 
     killed_before_the_last = []  # a run may have fewer writes than the first
@@ -247,4 +247,4 @@ def test_an_agent_with_a_fault_at_some_writes(cloud, workloads, tmp_path, kind):
 @PART
 @KINDS
 def test_an_agent_with_a_fault_at_each_write(cloud, workloads, tmp_path, kind, part):
-    devices_with_faults(cloud, workloads, tmp_path, kind, lambda all_: chosen(all_)[part::PARTS])
+    devices_with_faults(cloud, workloads, tmp_path, kind, lambda all_: chosen(all_)[part::PARTS], part)

@@ -608,3 +608,15 @@ def test_no_two_files_of_tests_have_one_name():
     """pytest imports them by their names alone, and says so only when the last of many has run."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_the_page_has_a_row_for_each_room():
+    page = (ROOT / "docs/architecture.md").read_text()
+    rooms = {
+        f"`{top}/{folder.name}/`"
+        for top in ("vmhost", "engine")
+        for folder in (ROOT / top).iterdir()
+        if (folder / "__init__.py").exists() and not folder.is_symlink()
+    }
+    assert len(rooms) > 20
+    assert not {room for room in rooms if room not in page}

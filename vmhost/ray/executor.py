@@ -341,7 +341,7 @@ class _Cluster(_Functions):
         if self._codec.conversions or self._codec.plain:
             self._pack(_conversions_luggage(self._codec, self._pack))
         self.nodes, self._group = [], None
-        self._connection = _connection.join(address)
+        self._connection = _cluster_connection.join(address)
         try:
             sizes = _sizes(nodes, cores)
             self._group = placement_group([{"CPU": size} for size in sizes], strategy="STRICT_SPREAD")
@@ -486,7 +486,7 @@ class _Cluster(_Functions):
     def is_connected(self):
         """Whether this process still has the connection with Ray that the executor began with. Without one Ray starts
         a cluster of its own as soon as it is called."""
-        return self._connection == _connection.current()
+        return self._connection == _cluster_connection.current()
 
     def wait_for(self, reference, timeout_s=math.inf):
         """The result of a call of an actor; TimeoutError. Not by ray.get(): ray.shutdown() would free Ray's core under
@@ -579,7 +579,7 @@ class _Cluster(_Functions):
             if self._group is not None and self.is_connected():
                 remove_placement_group(self._group)
         finally:
-            _connection.leave(self._connection)
+            _cluster_connection.leave(self._connection)
             self._ended.set()
             atexit.unregister(self._at_exit)
 
@@ -901,7 +901,7 @@ class _Connection:
                 self._made = None
 
 
-_connection = _Connection()
+_cluster_connection = _Connection()
 
 
 def _is_same(address, known):

@@ -71,3 +71,10 @@ class Milliseconds(Time):
         if not self.ge <= found <= self.le:
             raise refused(self.range, value)
         return int(found)
+
+
+def time_text(ms):
+    """The milliseconds as a text such as "30 min"."""
+    units = reversed(quantities.MICROSECONDS.items())
+    unit, us = ("s", 1) if ms == 0 else next(each for each in units if ms * 1000 % each[1] == 0)
+    return f"{int(ms * 1000) // us} {unit}"

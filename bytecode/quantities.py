@@ -6,7 +6,7 @@ One syntax everywhere: a number, spaces or none, a unit in upper or lower case. 
 import math
 import re
 
-_MICROSECONDS = {"us": 1, "ms": 10**3, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
+MICROSECONDS = {"us": 1, "ms": 10**3, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
 _BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _QUANTITY = re.compile(r" *([0-9]{1,1000})(?:\.([0-9]{1,1000}))? *([A-Za-z]+) *")
@@ -14,7 +14,7 @@ _QUANTITY = re.compile(r" *([0-9]{1,1000})(?:\.([0-9]{1,1000}))? *([A-Za-z]+) *"
 
 def seconds(text):
     """The seconds of a text such as "500 ms" as a float, or None."""
-    number, parts = _read(text, _MICROSECONDS)
+    number, parts = _read(text, MICROSECONDS)
     try:
         return None if number is None else number / (parts * 10**6)
     except OverflowError:
@@ -23,7 +23,7 @@ def seconds(text):
 
 def milliseconds(text):
     """The milliseconds of a text such as "30 min" as an int, or None. ValueError if they are not whole."""
-    number, parts = _read(text, _MICROSECONDS)
+    number, parts = _read(text, MICROSECONDS)
     if number is None:
         return None
     whole, rest = divmod(number, parts * 1000)
@@ -52,5 +52,5 @@ def _any_case(units):
 
 
 # The syntax as the schemas of files have it; JSON Schema knows no "any case".
-TIME_PATTERN = rf"^ *[0-9]{{1,1000}}(\.[0-9]{{1,1000}})? *({_any_case(_MICROSECONDS)}) *$"
+TIME_PATTERN = rf"^ *[0-9]{{1,1000}}(\.[0-9]{{1,1000}})? *({_any_case(MICROSECONDS)}) *$"
 SIZE_PATTERN = rf"^ *[0-9]{{1,1000}}(\.[0-9]{{1,1000}})? *({_any_case(_BYTES)}) *$"

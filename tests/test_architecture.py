@@ -68,7 +68,7 @@ ROOMS = {
         "vmhost.settings",
     },
     "vmhost/stores": {"vmhost.stores"},
-    "vmhost/pipeline/sending.py": {*PUBLIC, "vmhost.tunnel"},
+    "vmhost/pipeline/sending.py": {*PUBLIC, "vmhost.settings.tokens", "vmhost.tunnel"},
     "vmhost/pipeline": {
         *PUBLIC,
         "vmhost.baseline",

@@ -8,7 +8,7 @@ from hypothesis import given, strategies
 
 from vmhost import ConfigurationError, limits
 from vmhost.bytecode import kinds, quantities
-from vmhost.bytecode.either import Milliseconds
+from vmhost.bytecode.either import Milliseconds, time_text
 from vmhost.bytecode.spec import read_task
 from vmhost.deployment.cloud import audience
 from vmhost.guest import stream
@@ -119,3 +119,11 @@ def test_what_is_no_quantity_is_none(text):
     assert quantities.seconds(text) is quantities.milliseconds(text) is quantities.byte_count(text) is None
     with pytest.raises(ConfigurationError, match="such as"):
         limits.seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "text"), [(1_800_000, "30 min"), (86_400_000, "1 d"), (90_000, "90 s"), (1500, "1500 ms"), (0, "0 s")]
+)
+def test_a_time_is_shown_as_a_file_has_it(time_ms, text):
+    assert time_text(time_ms) == text
+    assert quantities.milliseconds(text) == time_ms

@@ -107,7 +107,7 @@ AGENT = {"device": "kitchen-1", "platform": "http://localhost:1", "folder": "sta
         ('token: "a\\0b"', "token: expected a text in quotes"),
         ("token: €", "token: expected a text in quotes"),
         ("token_file: [x]", "token_file: expected the path of a file"),
-        ("token_file: nowhere", "token_file: .*/nowhere: cannot be read: No such file"),
+        ("token_file: nowhere", "token_file: .*/nowhere: the token cannot be read: No such file"),
         ("root: 2024-05-03", "root: expected the path of a file"),
         ("certificates: {a: b}", "certificates: expected the path of a file"),
         ("permissions: {read: [x]}", "permissions.read.0: expected an absolute path"),
@@ -129,8 +129,8 @@ def test_agent_yaml_with_wrong_types_is_refused_with_the_place(tmp_path, text, m
 def test_a_token_file_without_one_token_is_told_and_not_shown(tmp_path, held):
     path = tmp_path / "agent.yaml"
     path.write_text(json.dumps(AGENT | {"token_file": "token"}))
-    (tmp_path / "token").write_bytes(b" secret+/=\r\n")
-    assert settings.read(path).token == "secret+/="
+    (tmp_path / "token").write_bytes(b" secret+/=secret+/=\r\n")
+    assert settings.read(path).token == "secret+/=secret+/="
     (tmp_path / "token").write_bytes(held)
     with pytest.raises(ConfigurationError, match="token_file: .*/token: expected one token, ") as failed:
         settings.read(path)

@@ -154,7 +154,7 @@ BEGIN = "folder: data\nbundles: []\n"
         ),
         (
             BEGIN + "sources: {a: {http: '127.0.0.1:0', token_file: events.jsonl}}\n",
-            "sources.a.token_file: {}/events.jsonl: expected a token of at least 16 visible ASCII characters",
+            "sources.a.token_file: {}/events.jsonl: expected one token, 16 to 4096 visible ASCII characters",
         ),
     ],
 )

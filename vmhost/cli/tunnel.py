@@ -179,6 +179,8 @@ def send(
 
     New messages, from --message and --lines, are put into the outbox first. Messages that cannot be sent stay there.
     """
+    from vmhost import ConfigurationError
+    from vmhost.settings.tokens import read_token
     from vmhost.tunnel import Device
 
     if keys is not None:
@@ -189,12 +191,8 @@ def send(
         raise failures.Failure(
             "the server authenticates devices: give --keys and --device, --certificate, or --token-file"
         )
-    token = None
-    if token_file is not None:
-        try:
-            token = token_file.read_text().strip()
-        except OSError as error:
-            raise failures.Failure(f"{token_file}: the token cannot be read: {error.strerror}") from error
+    with failures.converted(ConfigurationError):
+        token = None if token_file is None else read_token(token_file)
     path = store / "pipeline.sqlite" if store.is_dir() else store
     with _said(), Device(address, path, ca=ca, certificate=certificate, key=key, token=token) as cloud:
         if messages:

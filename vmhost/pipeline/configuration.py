@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from vmhost import ConfigurationError
 from vmhost.bytecode import kinds
 from vmhost.bytecode.either import Either, Milliseconds, Raw
 from vmhost.bytecode.kinds import Choice, Flag, Items, Named, Refused, Section, Setting, Size, Text, Whole, setting
@@ -18,6 +19,7 @@ from vmhost.pipeline.reach.settings import CHANNEL, LOOPBACK, TASK, kind_of
 from vmhost.pipeline.store import DURABILITIES, EventStore
 from vmhost.settings.files import SettingsFile, plain_yaml
 from vmhost.settings.host import host_settings, read_host_yaml
+from vmhost.settings.tokens import read_token
 
 STDIN = "-"
 MAX_BODY_BYTES = 4 << 20  # of one request: some 3,500 events of 1.1 KB
@@ -34,11 +36,10 @@ class _Token(_Existing):
     """A file with a token, for which the token stands."""
 
     def located(self, folder, value):
-        path = existing(folder / value)
         try:
-            return read_token(path)
-        except (OSError, ValueError) as error:
-            raise Refused(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+            return read_token(existing(folder / value))
+        except ConfigurationError as error:
+            raise Refused(str(error)) from error
 
 
 class _Events(_Existing):
@@ -368,14 +369,6 @@ def http_address(text):
         raise ValueError(
             f"expected {LOOPBACK.words}, got {text!r:.80}; for other machines, put a server with TLS before it"
         )
-    return text
-
-
-def read_token(path):
-    """The token in the file at `path`: its text without white space around it. ValueError, OSError."""
-    text = Path(path).read_text(encoding="utf-8").strip()
-    if not re.fullmatch(r"[\x21-\x7e]{16,4096}", text):
-        raise ValueError("expected a token of at least 16 visible ASCII characters on one line")
     return text
 
 

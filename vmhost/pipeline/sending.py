@@ -1,6 +1,7 @@
 """The tunnel of a pipeline (`tunnel:` in pipeline.yaml): it sends the outbox in the pipeline's store, and lets tasks
 use channels. The only file of this room that knows vmhost.tunnel."""
 
+from vmhost.settings.tokens import read_token
 from vmhost.tunnel import Device
 from vmhost.tunnel.host_functions import TaskChannels
 
@@ -24,7 +25,7 @@ class Sending:
         if settings.device is not None:
             how |= {name: settings.keys / f"{settings.device}.{end}" for name, end in _FILES}
         if settings.token_file is not None:
-            how["token"] = lambda: settings.token_file.read_text().strip()
+            how["token"] = lambda: read_token(settings.token_file)
         device = Device(settings.to, database, **how)
         device.start()
         self._channels.device = device

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vmhost.bytecode import either, kinds, task_table
-from vmhost.bytecode.either import Milliseconds
+from vmhost.bytecode.either import Milliseconds, time_text
 from vmhost.bytecode.quantities import SIZE_PATTERN, TIME_PATTERN
 from vmhost.deployment.cloud.alerts import RULES
 from vmhost.deployment.cloud.plan import PLAN
 from vmhost.deployment.device.settings import AGENT
 from vmhost.pipeline.configuration import AUDIENCE, CHANNEL, MESSAGES, PIPELINE, TASK
 from vmhost.pipeline.features.definitions import FEATURES
-from vmhost.pipeline.quantities import time_text
 from vmhost.settings.host import HOST
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from vmhost.bytecode.either import time_text
 from vmhost.cli import failures
 from vmhost.cli.pipeline import stores
 
@@ -148,7 +149,7 @@ def _through_visit(stored, found, visit):
 
 
 def _print_condition(output, found):
-    within = f", within {stores.span(found['within_ms'])}" if found["within_ms"] else ""
+    within = f", within {time_text(found['within_ms'])}" if found["within_ms"] else ""
     level = "in the events of one visit" if found["level"] == "page" else "in the sequence of all events"
     output.line(f"{found['task']} {found['version']}: {level}{within}", style="bold")
     for ids in found["on"]:

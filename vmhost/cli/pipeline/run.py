@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from vmhost import ConfigurationError
 from vmhost.cli import failures
 from vmhost.cli.pipeline import opening, stores
 from vmhost.cli.pipeline.live import Live
@@ -84,7 +85,8 @@ def run(
 
 def _sources(plan, files, http, token_file, bad_lines, when_full):
     """The SourceSettings: those of the pipeline.yaml, unless the command line names others."""
-    from vmhost.pipeline.configuration import STDIN, SourceSettings, http_address, read_token
+    from vmhost.pipeline.configuration import STDIN, SourceSettings, http_address
+    from vmhost.settings.tokens import read_token
 
     found = list(plan.sources)
     if files or http:
@@ -105,10 +107,8 @@ def _sources(plan, files, http, token_file, bad_lines, when_full):
     if token_file is not None:
         if not any(one.http for one in found):
             raise failures.Failure("--token-file goes with --listen")
-        try:
+        with failures.converted(ConfigurationError):
             token = read_token(token_file)
-        except (OSError, ValueError) as error:
-            raise failures.Failure(f"{token_file}: {getattr(error, 'strerror', None) or error}") from error
         found = [dataclasses.replace(one, token=token) if one.http else one for one in found]
     chosen = {"bad_lines": bad_lines, "when_full": when_full}
     chosen = {name: value for name, value in chosen.items() if value is not None}

@@ -81,13 +81,6 @@ def moment(time_ms):
         return "" if time_ms is None else str(time_ms)
 
 
-def span(time_ms):
-    """A time as task.yaml may have it: "30 min"."""
-    units = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1}
-    unit = next(unit for unit, parts in units.items() if time_ms % parts == 0)
-    return f"{time_ms // units[unit]:,} {unit}"
-
-
 def size(count):
     """Bytes in a readable unit."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):

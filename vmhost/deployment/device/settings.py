@@ -4,13 +4,14 @@ import json
 import re
 from dataclasses import dataclass
 
-from vmhost import DebugPolicy
+from vmhost import ConfigurationError, DebugPolicy
 from vmhost.bytecode.fields import END_OF_TIME_S, shown
 from vmhost.bytecode.kinds import Kind, Named, Part, Path, Section, Setting, Size, Text, Time, setting, settings_of
 from vmhost.bytecode.reading import read as read_by
 from vmhost.deployment import identifiers
 from vmhost.limits import CAPS, PERMISSIONS
 from vmhost.settings import files
+from vmhost.settings.tokens import read_token
 
 _VERSIONS = ("app", "host", "python")  # facts that audiences compare as versions
 _NAME, _NAMES = identifiers.KINDS["device"]
@@ -104,13 +105,9 @@ def read(path):
         problems.add(("debugging",), "comes by the tunnel; name one (`tunnel`), or say never")
     if given.get("token") is None and given.get("token_file") is not None:
         try:
-            with open(given["token_file"], "rb") as tokens:
-                given["token"] = tokens.read(_TOKEN.max_chars + 2).decode("latin-1").strip()
-        except OSError as error:
-            problems.add(("token_file",), f"{given['token_file']}: cannot be read: {error.strerror}")
-        else:
-            if not _TOKEN.accepts(given["token"]):  # and it is not shown
-                problems.add(("token_file",), f"{given['token_file']}: expected one token, {_TOKEN.words}")
+            given["token"] = read_token(given["token_file"])
+        except ConfigurationError as error:
+            problems.add(("token_file",), str(error))
     problems.stop()
     given["platform"] = given["platform"].rstrip("/")
     if "debugging" in given:

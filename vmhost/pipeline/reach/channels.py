@@ -26,6 +26,7 @@ import urllib.parse
 from pathlib import Path
 
 from vmhost import BreakerOpenError, ClosedError, ConfigurationError, QueueFullError, callbacks
+from vmhost.settings.tokens import read_token
 
 TRACKING = "tracking"  # folder of `ut` files, in the pipeline's folder
 _LINES_BYTES = 16 << 20  # a larger `ut` file is renamed to NAME.old, which replaces the one before
@@ -152,9 +153,9 @@ class Webhook:
         body = text_of(message).encode(errors="replace")
         try:
             if self._token_file is not None:
-                headers["Authorization"] = f"Bearer {Path(self._token_file).read_text(encoding='utf-8').strip()}"
+                headers["Authorization"] = f"Bearer {read_token(self._token_file)}"
             status, asked = self._post(body, headers)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException, ValueError, ConfigurationError) as error:
             parsed = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise ChannelError(f"{self._url}: {parsed}") from error
         if 200 <= status < 300:

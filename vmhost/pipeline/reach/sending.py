@@ -6,7 +6,7 @@ once, each time with the same id.
 
 import logging
 
-from vmhost.pipeline.quantities import time_text
+from vmhost.bytecode.either import time_text
 from vmhost.pipeline.reach import queue
 from vmhost.pipeline.reach.channels import ChannelError, NobodyThereError
 from vmhost.stores import StoreError

@@ -1,7 +1,8 @@
 """Calling functions of the application from threads and loops of vmhost, which outlive whatever these raise.
 
-`call` and `awaited` raise what the function raised if it is an Exception. Everything else, such as the SystemExit of
-`sys.exit()` or a CancelledError that nobody asked for, becomes a CallbackError. Two things pass, as they are meant for
+`call` and `awaited` raise what the function raised if it is an Exception that has a text. Everything else, such as the
+SystemExit of `sys.exit()`, a CancelledError that nobody asked for, or an error whose `__str__` fails, becomes a
+CallbackError, so that whoever catches it can tell it. Two things pass, as they are meant for
 the caller: Ctrl-C on the main thread, and the cancellation of the task that awaits.
 """
 
@@ -27,7 +28,7 @@ def call(function, *given):
     try:
         result = function(*given)
     except BaseException as error:
-        if isinstance(error, Exception) or _is_ctrl_c(error):
+        if (isinstance(error, Exception) and _text(error) is not None) or _is_ctrl_c(error):
             raise
         raise _ended_by(error) from error
     if inspect.isawaitable(result):
@@ -43,7 +44,9 @@ async def awaited(awaitable):
     try:
         return await awaitable
     except BaseException as error:
-        if isinstance(error, Exception | GeneratorExit) or _is_ctrl_c(error):  # GeneratorExit: somebody closes us
+        if isinstance(error, GeneratorExit) or _is_ctrl_c(error):  # GeneratorExit: somebody closes us
+            raise
+        if isinstance(error, Exception) and _text(error) is not None:
             raise
         import asyncio  # late: who only calls plain functions does without it
 
@@ -64,5 +67,21 @@ def _is_ctrl_c(error):
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
+def error_text(error):
+    """The error's type and text, in one line of code that never fails."""
+    text = _text(error)
+    return f"{type(error).__name__}: {'(its text cannot be made)' if text is None else text}"
+
+
+def _text(error):
+    """str(error), which is code of the application; None where it fails."""
+    try:
+        return str(error)
+    except BaseException as failure:
+        if _is_ctrl_c(failure):
+            raise
+        return None
+
+
 def _ended_by(error):
-    return CallbackError(f"the function ended by {type(error).__name__}" + (f": {error}" if str(error) else ""))
+    return CallbackError(f"the function ended by {error_text(error)}".removesuffix(": "))

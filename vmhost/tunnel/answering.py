@@ -49,7 +49,7 @@ class Answering:
             answered = True
         except Exception as error:
             self.failed(event, error, deadline.expired())
-            connection.fail(number, error_text(error), deadline.expired())
+            connection.fail(number, callbacks.error_text(error), deadline.expired())
         finally:
             connection.fail(number, "the function ended")  # nothing, if there was an answer or an error
             transport.flush()
@@ -154,7 +154,7 @@ class _OnThread:
 
     def _fail(self, error, late):
         self._answering.failed(self._event, error, late)
-        self.transport.connection.fail(self._event.number, error_text(error), late, ended=not late)
+        self.transport.connection.fail(self._event.number, callbacks.error_text(error), late, ended=not late)
         self._end(answered=False)
 
     def _end(self, answered):
@@ -163,8 +163,3 @@ class _OnThread:
             self.timer.cancel()
             self.timer = None
         self._answering.ended(self.transport, self._event, self._began, answered)
-
-
-def error_text(error):
-    """What the other end is told about an error."""
-    return f"{type(error).__name__}: {error}".encode(errors="replace").decode()

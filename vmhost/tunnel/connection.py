@@ -36,7 +36,7 @@ BYE, PROTOCOL, IDENTITY, REPLACED, SILENT, LOST, TROUBLE = range(7)
 
 PRIORITIES = 8  # 0 goes first
 USUAL_PRIORITY = 4
-_CLOSE_TEXT = 200
+_CLOSE_TEXT, _FAILURE_TEXT = 200, 4096  # characters
 # Initial bytes of unacknowledged messages. Where a connection is cut again and again, a burst that it does not survive
 # would never be acknowledged: a device that sees this starts with less.
 FLIGHT_BYTES, SMALLEST_FLIGHT_BYTES = 32_768, 1024
@@ -49,6 +49,11 @@ def checked_name(name, what="channel"):
             f"{what}: expected 1 to {NAME_CHARACTERS} printable characters, got {str(name)[:NAME_CHARACTERS]!r}"
         )
     return name
+
+
+def _sendable(text, characters=_CLOSE_TEXT):
+    """A text of the application as frames take it: not too long, without surrogates."""
+    return text[:characters].encode(errors="replace").decode()
 
 
 def _is_epoch(value):
@@ -374,7 +379,7 @@ class Connection:
         for alias, incoming in self._incoming.items():
             if incoming.name == channel and not incoming.refused:
                 incoming.refused = True
-                self._send_control(frames.REFUSE, alias, why[:_CLOSE_TEXT])
+                self._send_control(frames.REFUSE, alias, _sendable(why))
 
     def _refuse(self, alias, why):
         if alias >= len(self._by_alias):
@@ -549,7 +554,11 @@ class Connection:
         elif channel is not None:
             self._asked[number] = None, size
         if channel is not None and not self.closed:
-            self._reply(channel, number, frames.pack((frames.RESPONSE, number, frames.LATE if late else 1, why[:4096])))
+            self._reply(
+                channel,
+                number,
+                frames.pack((frames.RESPONSE, number, frames.LATE if late else 1, _sendable(why, _FAILURE_TEXT))),
+            )
 
     def _response(self, number, failed, value):
         if number >= self._next_request:
@@ -606,7 +615,7 @@ class Connection:
         if stream is None or stream.local_end:
             return
         stream.local_end = True
-        self._queue(stream.lane, frames.pack((frames.END, number, error and error[:_CLOSE_TEXT])))
+        self._queue(stream.lane, frames.pack((frames.END, number, error and _sendable(error))))
         if error is not None or stream.remote_end:
             del self._streams[number]
 
@@ -709,7 +718,7 @@ class Connection:
     def drain(self, after_s, why):
         """Asks the other end to reconnect after this time."""
         if self.open:
-            self._send_control(frames.DRAIN, int(after_s * 1000), why[:_CLOSE_TEXT])
+            self._send_control(frames.DRAIN, int(after_s * 1000), _sendable(why))
 
     def _drain(self, after_ms, why):
         self._events.append(events.Draining(min(after_ms, 3_600_000) / 1000, why[:_CLOSE_TEXT]))
@@ -718,7 +727,7 @@ class Connection:
         """Closes the connection; `data_to_send` returns the last bytes."""
         if self.closed:
             return
-        self._send_control(frames.CLOSE, code, why[:_CLOSE_TEXT])
+        self._send_control(frames.CLOSE, code, _sendable(why))
         self.open = False
         self.closed = events.Closed(code, why, False)
         self._events.append(self.closed)

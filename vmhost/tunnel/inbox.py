@@ -410,7 +410,10 @@ class Inbox:
                 self.duplicates += known
             connection.executemany(
                 "INSERT INTO tunnel_refused (peer, channel, id, time_ms, why, body) VALUES (?, ?, ?, ?, ?, ?)",
-                [(peer, channel, identity, now_ms, why, body) for identity, body, why in refused],
+                [
+                    (peer, channel, identity, now_ms, why.encode(errors="replace").decode(), body)
+                    for identity, body, why in refused
+                ],
             )
             if refused:
                 connection.execute(

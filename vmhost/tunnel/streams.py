@@ -123,7 +123,7 @@ async def serve(stream, function, blocking, log):
     except Exception as error:
         if not isinstance(error, TunnelError):
             log(error)
-        stream.abort(f"{type(error).__name__}: {error}")
+        stream.abort(callbacks.error_text(error))
 
 
 class BlockingStream:
@@ -165,4 +165,4 @@ class BlockingStream:
         if error is None:
             self.end()
         else:
-            self.abort(f"{kind.__name__}: {error}")
+            self.abort(callbacks.error_text(error))

@@ -14,7 +14,7 @@ from vmhost import callbacks
 from vmhost.stores import Database, StoreError
 from vmhost.tunnel import addresses, events, pushes
 from vmhost.tunnel import connection as protocol
-from vmhost.tunnel.answering import Answering, error_text
+from vmhost.tunnel.answering import Answering
 from vmhost.tunnel.compression import Compression
 from vmhost.tunnel.errors import (
     AnswerError,
@@ -366,7 +366,7 @@ class Worker:
                 transport.connection.answer(event.number, callbacks.call(function, asked))
             except Exception as error:
                 self._failed(event, error)
-                transport.connection.fail(event.number, error_text(error))
+                transport.connection.fail(event.number, callbacks.error_text(error))
             else:
                 self.latency("answered", event.channel).add(self.loop.time() - began)
             return

@@ -49,6 +49,22 @@ def pytest_sessionstart(session):
         pytest.exit("the native core is not built; run `make test`, or `make build` once", returncode=3)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """What a test logged or printed may have lone surrogates, which xdist cannot send: a worker would end by them."""
+    report = yield
+    report.sections = [(name, _sendable(text)) for name, text in report.sections]
+    if report.longrepr is not None and not isinstance(report.longrepr, tuple):
+        text = str(report.longrepr)
+        if text != _sendable(text):
+            report.longrepr = _sendable(text)
+    return report
+
+
+def _sendable(text):
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session):
     """In a checkout whose tests have not run yet, each worker compiles a share of the test files first. They collect in

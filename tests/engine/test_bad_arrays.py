@@ -353,3 +353,10 @@ def test_a_number_that_becomes_a_sequence_while_an_array_is_made_is_refused():
     rows = [Changes(), [3.0, 4.0]]
     with pytest.raises(ValueError, match="became a sequence"):
         vmhost.engine.numpy.array(rows)
+
+
+def test_bits_of_empty_arrays_with_rows_as_long_as_can_be():
+    longest = 2**63 - 1
+    assert _array._bits_unpacked(vmhost.engine.numpy.zeros((0, 1), "uint8"), longest, True).shape == (0, longest)
+    packed = _array._bits_packed(vmhost.engine.numpy.zeros((0, longest), bool), True)
+    assert packed.shape == (0, 2**60)

@@ -393,3 +393,33 @@ def test_the_next_run_removes_what_a_killed_one_left_and_nothing_of_one_that_run
     assert others != left
     running.terminate()
     assert running.wait(60) == failures.INTERRUPTED and not partials(tmp_path)
+
+
+@pytest.mark.parametrize("below", ["in.tar", "keys/in.tar"])
+def test_a_backup_does_not_lie_where_the_next_one_would_hold_it(tmp_path, original, below):
+    (tmp_path / "link").symlink_to(original.folder)
+    for archive in (original.folder / below, tmp_path / "link" / below):
+        with pytest.raises(RefusedError, match="lies in the platform's folder"):
+            backups.back_up(original.folder, archive)
+        assert not archive.exists()
+
+
+@pytest.mark.parametrize("name", ["keys", "metadata", "keys/snapshot", "metadata/1.root.json"])
+def test_what_lacks_keys_or_metadata_is_no_platform(tmp_path, original, name):
+    original.close()
+    copy = tmp_path / "copy"
+    shutil.copytree(original.folder, copy)
+    shutil.rmtree(copy / name) if (copy / name).is_dir() else (copy / name).unlink()
+    for doing in (lambda: backups.back_up(copy, tmp_path / "backup.tar"), lambda: backups.go_on(copy)):
+        with pytest.raises(RefusedError, match=f"is no whole platform, {name}"):
+            doing()
+    assert not (tmp_path / "backup.tar").exists()
+
+
+def test_a_damaged_floor_is_told(tmp_path, original):
+    original.close()
+    floor = original.metadata.folder / "floor"
+    for text in ("", "x", "1" * 30):
+        floor.write_text(text)
+        with pytest.raises(RefusedError, match="floor: is damaged"):
+            backups.go_on(original.folder)

@@ -36,6 +36,7 @@ _TIMES = (("deploy_history", "time_ms"), ("deploy_devices", "seen_ms"), ("access
 # What a backup holds, beside the tables. Commits, bundles and keys come after the tables that name them: they are only
 # added to, so that all that a row names is there.
 _PARTS = ("repositories", "files", "exclusive", "keys", "metadata")
+_NEEDED = ("metadata/1.root.json", "keys/snapshot", "keys/timestamp")  # what no platform makes again
 _TABLES = ("platform.db", "postgresql")  # in the folder, or where they are
 _END = "end-of-backup"  # the archive's last member: the number of those before it
 _PARTIAL = ".partial-vmhost-"  # begins the names of folders for what is not complete yet
@@ -52,6 +53,10 @@ def back_up(folder, archive, tell=lambda text: None):
     _must_hold_platform(folder)
     if archive.exists():
         raise RefusedError(f"{archive}: exists already; give the name of a new file")
+    if archive.resolve().is_relative_to(folder.resolve()):
+        raise RefusedError(
+            f"{archive}: lies in the platform's folder, and later backups would hold it; name another file"
+        )
     with _partial_folder(archive.absolute().parent, tell) as partial:
         with open(os.open(partial / "archive", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             with tarfile.open(fileobj=file, mode="w", dereference=True) as tar:  # hard links too become files
@@ -160,7 +165,6 @@ def go_on(folder, clock=time.time, offline=None, trust_clock=False):
         with database.transaction() as connection:
             for table in _NUMBERED:
                 _number_from(connection, table, first, sqlite=isinstance(database, Database))
-    (folder / "metadata").mkdir(exist_ok=True)
     metadata = SignedMetadata(folder / "metadata", folder / "keys", clock)
     if offline is not None:
         metadata.offline = offline
@@ -197,6 +201,9 @@ def _database(folder):
 def _must_hold_platform(folder):
     if not any((folder / name).exists() for name in _TABLES):
         raise RefusedError(f"{folder}: holds no platform; make one: vmhost cloud init {folder}")
+    for name in _NEEDED:
+        if not (folder / name).exists():
+            raise RefusedError(f"{folder}: is no whole platform, {name} is missing: put it back from a copy")
 
 
 def _add_tables(tar, folder, partial):

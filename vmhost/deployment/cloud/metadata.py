@@ -73,6 +73,13 @@ def offline_keys(keys):
     return older if older.is_dir() else platform.with_name(f"{platform.name}-offline-keys")
 
 
+def _floor_in(path):
+    text = path.read_bytes() if path.exists() else b"0"
+    if not (text.isdigit() and len(text) < 20):
+        raise RefusedError(f"{path}: is damaged: expected a number, got {text[:40]!r}; take it from a backup")
+    return int(text)
+
+
 class SignedMetadata:
     """The metadata in `folder`, signed with the keys in `keys` and `offline`. Thread-safe. `clock`: seconds since
     1970."""
@@ -87,8 +94,7 @@ class SignedMetadata:
         self._listed = {}  # role signed by owners -> listed paths
         self._told = {}  # the same, as of the last call of `sync`
         self._order_key = None, None, None  # (when its file was written, key of `releases`, key id)
-        floor = self.folder / "floor"
-        self._floor = int(floor.read_text()) if floor.exists() else 0  # the least version, but root's
+        self._floor = _floor_in(self.folder / "floor")  # the least version, but root's
 
     @contextlib.contextmanager
     def turn(self):

@@ -22,8 +22,9 @@ def read(kind, value, at):
                     read(kind.name, name, at.part(name))
                 return {name: read(kind.item, item, at.part(name, names=(name,))) for name, item in value.items()}
             case Items() if isinstance(value, list | tuple) and kind.fits(value):
+                items = [read(kind.item, item, at.part(number)) for number, item in enumerate(value)]
                 kind.once(value)
-                return kind.kept([read(kind.item, item, at.part(number)) for number, item in enumerate(value)])
+                return kind.kept(items)
             case Path() if kind.accepts(value) and is_unicode(os.fspath(value)):
                 return kind.located(at.folder, value)
             case Named() | Items() | Path():

@@ -164,6 +164,11 @@ def test_units(write_task, written, memory, time):
         ),
         ("[LANG]", "[LANG, LANG]", "task.yaml:9: permissions.env: expected each item once"),
         (
+            "[LANG]",
+            "[LANG, LANG, 3]",
+            "task.yaml:9: permissions.env[2]: expected the name of an environment variable, such as LANG, got 3",
+        ),
+        (
             "[/var/data/**]",
             "[data]",
             'task.yaml:7: permissions.read[0]: expected an absolute path, such as /var/data/**, got "data"',

@@ -116,8 +116,8 @@ BEGIN = "folder: data\nbundles: []\n"
     ("text", "expected"),
     [
         ("a: [", "pipeline.yaml:1: not YAML"),
-        ("a: !!bool x", "pipeline.yaml: not YAML: a key is no plain text, or a text is not of the type that its tag"),
-        ("a: !!int ''", "pipeline.yaml: not YAML: a key is no plain text, or a text is not of the type that its tag"),
+        ("a: !!bool x", "pipeline.yaml:1: not YAML: the text is not of the type that its tag (!!) says"),
+        ("a: !!int ''", "pipeline.yaml:1: not YAML: the text is not of the type that its tag (!!) says"),
         (
             "bundles: []\n",
             "pipeline.yaml:1: the file: folder is missing; expected the path of the folder for the store",

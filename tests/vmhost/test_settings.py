@@ -160,7 +160,7 @@ def read_default(key):
 def test_all_problems_come_with_their_lines(tmp_path):
     path = tmp_path / "host.yaml"
     path.write_text(
-        "vms:\n  max: 0\n  idle_time: 0 s\nqueue: 100000001\nallow: [read, read]\nfunctions:\n  f: nowhere.at.all:f\n"
+        "vms:\n  max: 0\n  idle_time: 0 s\nqueue: 100000001\nallow: [read, read, 7]\nfunctions:\n  f: nowhere.at.all:f\n"
         "record: {share: 2}\ntasks:\n  a:\n    weight: -1\n    breaker: {failures: [lost], windo: 3 s}\n"
         "limits: {memory: 1.5}\n"
     )
@@ -170,8 +170,9 @@ def test_all_problems_come_with_their_lines(tmp_path):
         "F:2: vms.max: expected a whole number from 1 to 4096, got 0",
         "F:3: vms.idle_time: expected a quantity above zero such as 500 ms, got '0 s'",
         "F:4: queue: expected a whole number from 1 to 100000000, got 100000001",
+        "F:5: allow.2: expected one of read, write, net, listen, env, host, tables, got 7",
         "F:5: allow: expected a list with any of read, write, net, listen, env, host, tables, each once, got"
-        " ['read', 'read']",
+        " ['read', 'read', 7]",
         "F:7: functions.f: nowhere.at.all:f cannot be imported: No module named 'nowhere'; if it is yours, put the"
         " folder that has it on PYTHONPATH",
         "F:8: record.share: expected a number above 0, up to 1, got 2",

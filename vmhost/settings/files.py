@@ -4,6 +4,7 @@ Device images have this module; there may be no YAML reader then, and no lines o
 """
 
 import copy
+import functools
 import json
 import pathlib
 
@@ -98,11 +99,29 @@ def plain_yaml(text):
     import yaml
 
     try:
-        return yaml.safe_load(text)
-    except (ValueError, RecursionError) as error:  # dates and escapes that are none; nested too deeply
+        return yaml.load(text, Loader=_loader())  # noqa: S506 - a SafeLoader
+    except (ValueError, RecursionError) as error:  # escapes that are none; nested too deeply
         raise yaml.YAMLError(str(error)) from error
-    except (TypeError, LookupError, AttributeError) as error:  # lists as keys; texts that are not of their tag's type
-        raise yaml.YAMLError("a key is no plain text, or a text is not of the type that its tag (!!) says") from error
+
+
+@functools.cache
+def _loader():
+    """yaml.SafeLoader, whose errors of values that are not of their tag's type have a line."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_object(self, node, deep=False):
+            try:
+                value = super().construct_object(node, deep)
+                if type(value) is int:
+                    _small(value)
+                return value
+            except (ValueError, TypeError, LookupError, AttributeError) as error:  # PyYAML's own; the last three of tags
+                is_told = isinstance(error, ValueError)
+                problem = str(error) if is_told else "the text is not of the type that its tag (!!) says"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+
+    return Loader
 
 
 def _content(path):
@@ -139,7 +158,7 @@ def _parse(path, advice, content_of):
     try:
         _note_lines(yaml.compose(text, Loader=yaml.SafeLoader), (), lines, path)
         return _small(plain_yaml(text)) or {} if values is None else values, lines
-    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:  # the last: lists as keys
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         if values is not None:
             return values, None
         if isinstance(not_json, _TwiceError):
@@ -181,6 +200,8 @@ def _note_lines(node, where, lines, path):
         raise ConfigurationError(f"{path}: expected at most {_MAX_VALUES:,} values; aliases (*name) repeat theirs")
     if getattr(node, "id", None) == "mapping":
         for key, value in node.value:
+            if key.id != "scalar":
+                raise ConfigurationError(f"{path}:{key.start_mark.line + 1}: not YAML: expected a plain text as a key")
             inner = (*where, key.value)
             if inner in lines:
                 line = key.start_mark.line + 1

@@ -160,7 +160,8 @@ def read_default(key):
 def test_all_problems_come_with_their_lines(tmp_path):
     path = tmp_path / "host.yaml"
     path.write_text(
-        "vms:\n  max: 0\n  idle_time: 0 s\nqueue: 100000001\nallow: [read, read, 7]\nfunctions:\n  f: nowhere.at.all:f\n"
+        "vms:\n  max: 0\n  idle_time: 0 s\nqueue: 100000001\nallow: [read, read, 7]\n"
+        "functions:\n  f: nowhere.at.all:f\n"
         "record: {share: 2}\ntasks:\n  a:\n    weight: -1\n    breaker: {failures: [lost], windo: 3 s}\n"
         "limits: {memory: 1.5}\n"
     )

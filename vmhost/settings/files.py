@@ -116,7 +116,7 @@ def _loader():
                 if type(value) is int:
                     _small(value)
                 return value
-            except (ValueError, TypeError, LookupError, AttributeError) as error:  # PyYAML's own; the last three of tags
+            except (ValueError, TypeError, LookupError, AttributeError) as error:  # the last three: PyYAML's, of tags
                 is_told = isinstance(error, ValueError)
                 problem = str(error) if is_told else "the text is not of the type that its tag (!!) says"
                 raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error

@@ -102,7 +102,7 @@ def accepted(section, values, tmp_path):
 @pytest.mark.parametrize("key", LEAVES)
 def test_the_schema_accepts_what_the_reader_accepts(key, tmp_path, monkeypatch):
     for name in ("existing", "read_token"):  # what is on a disk, a schema cannot say
-        monkeypatch.setattr(configuration, name, lambda path: path)
+        monkeypatch.setattr(configuration, name, lambda path, *_: path)
     monkeypatch.setattr(reach_settings, "ZoneInfo", str)
     name, setting, made = LEAVES[key]
     section, schema = pages.TABLES[name].section, validator(pages.TABLES[name].schema)

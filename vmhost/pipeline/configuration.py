@@ -19,7 +19,7 @@ from vmhost.pipeline.reach.settings import CHANNEL, LOOPBACK, TASK, kind_of
 from vmhost.pipeline.store import DURABILITIES, EventStore
 from vmhost.settings.files import SettingsFile, plain_yaml
 from vmhost.settings.host import host_settings, read_host_yaml
-from vmhost.settings.tokens import read_token
+from vmhost.settings.tokens import CHECKED_MIN, read_token
 
 STDIN = "-"
 MAX_BODY_BYTES = 4 << 20  # of one request: some 3,500 events of 1.1 KB
@@ -37,7 +37,7 @@ class _Token(_Existing):
 
     def located(self, folder, value):
         try:
-            return read_token(existing(folder / value))
+            return read_token(existing(folder / value), CHECKED_MIN)
         except ConfigurationError as error:
             raise Refused(str(error)) from error
 

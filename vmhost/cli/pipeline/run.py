@@ -86,7 +86,7 @@ def run(
 def _sources(plan, files, http, token_file, bad_lines, when_full):
     """The SourceSettings: those of the pipeline.yaml, unless the command line names others."""
     from vmhost.pipeline.configuration import STDIN, SourceSettings, http_address
-    from vmhost.settings.tokens import read_token
+    from vmhost.settings.tokens import CHECKED_MIN, read_token
 
     found = list(plan.sources)
     if files or http:
@@ -108,7 +108,7 @@ def _sources(plan, files, http, token_file, bad_lines, when_full):
         if not any(one.http for one in found):
             raise failures.Failure("--token-file goes with --listen")
         with failures.converted(ConfigurationError):
-            token = read_token(token_file)
+            token = read_token(token_file, CHECKED_MIN)
         found = [dataclasses.replace(one, token=token) if one.http else one for one in found]
     chosen = {"bad_lines": bad_lines, "when_full": when_full}
     chosen = {name: value for name, value in chosen.items() if value is not None}

@@ -2,8 +2,8 @@
 
 `call` and `awaited` raise what the function raised if it is an Exception that has a text. Everything else, such as the
 SystemExit of `sys.exit()`, a CancelledError that nobody asked for, or an error whose `__str__` fails, becomes a
-CallbackError, so that whoever catches it can tell it. Two things pass, as they are meant for
-the caller: Ctrl-C on the main thread, and the cancellation of the task that awaits.
+CallbackError, whose text can be logged and sent. Two things pass, as they are meant for the caller: Ctrl-C on the main
+thread, and the cancellation of the task that awaits.
 """
 
 import inspect
@@ -68,7 +68,7 @@ def _is_ctrl_c(error):
 
 
 def error_text(error):
-    """The error's type and text, in one line of code that never fails."""
+    """The error's type and text. Does not fail, whatever the error's own code does."""
     text = _text(error)
     return f"{type(error).__name__}: {'(its text cannot be made)' if text is None else text}"
 

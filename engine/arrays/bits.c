@@ -27,7 +27,7 @@ static PyObject *result_rows(array_state *state, array *in, int64_t length, bool
 PyObject *array_function__bits_packed(PyObject *module, ARRAY_VECTORCALL)
 {
     array *in = (array *)args[0];
-    int64_t truths = in->t.rank == 0 ? 0 : in->t.shape[in->t.rank - 1], length = truths / 8 + (truths % 8 != 0);
+    int64_t length = in->t.rank == 0 ? 0 : vme_bits_bytes(in->t.shape[in->t.rank - 1]);
     return result_rows(array_state_of(module), in, length, args[1] == Py_True, false);
 }
 

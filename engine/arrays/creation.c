@@ -61,7 +61,8 @@ static int meet_number(nesting *found, PyObject *number, int weak, int depth)
     return found->dtype == dtype ? 0 : meet_dtype(found, dtype);
 }
 
-/* Whether the object makes an array of itself. */
+/* Whether the object makes an array of itself. Lists and tuples, the most usual, are told without a look at their
+ * type's attributes. */
 static bool makes_array(PyObject *object)
 {
     return !PyList_CheckExact(object) && !PyTuple_CheckExact(object) && !PyType_Check(object)
@@ -442,6 +443,7 @@ PyObject *array_function_asarray(PyObject *module, ARRAY_VECTORCALL)
     static const char *const names[] = {"a", "dtype", "order", "device", "copy", "like", NULL};
     PyObject *values[6];
     int copy;
+    /* A scalar never exposes its memory, so it is copied. */
     if (count == 1 && keywords == NULL && is_array(args[0]) && !(((array *)args[0])->flags & ARRAY_SCALAR))
         return Py_NewRef(args[0]);
     if (array_arguments("asarray", args, count, keywords, names, 3, 1, values) < 0

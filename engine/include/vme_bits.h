@@ -4,6 +4,9 @@
 
 #include "vme.h"
 
+/* The bytes that hold so many bools. */
+static inline int64_t vme_bits_bytes(int64_t bools) { return bools / 8 + (bools % 8 != 0); }
+
 /* Packs rows of bools into rows of bytes, eight to a byte, padded with false. The first bool is the highest bit (`big`)
  * or the lowest. Both tensors are C-contiguous and of one rank. */
 VME_API vme_status vme_bits_pack(vme_context *context, bool big, const vme_tensor *in, const vme_tensor *out);

@@ -114,11 +114,12 @@ def _loader():
             try:
                 value = super().construct_object(node, deep)
                 if type(value) is int:
-                    _small(value)
+                    _small(value)  # here, where its line is known
                 return value
-            except (ValueError, TypeError, LookupError, AttributeError) as error:  # the last three: PyYAML's, of tags
-                is_told = isinstance(error, ValueError)
-                problem = str(error) if is_told else "the text is not of the type that its tag (!!) says"
+            except ValueError as error:
+                raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from error
+            except (TypeError, LookupError, AttributeError) as error:  # PyYAML trusts that a text is as its tag says
+                problem = "the text is not of the type that its tag (!!) says"
                 raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
     return Loader

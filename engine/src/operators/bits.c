@@ -15,9 +15,6 @@ typedef struct packing {
     bool big_endian;      /* the first bool is the highest bit of its byte */
 } packing;
 
-/* The bytes that hold so many bools. */
-static int64_t bytes_for(int64_t bools) { return bools / 8 + (bools % 8 != 0); }
-
 /* Packs bytes `begin` to `end` - 1 of the output, counted across rows. The last byte of a row may hold fewer than eight
  * bools. */
 static vme_status pack_bytes(void *argument, int64_t begin, int64_t end)
@@ -43,7 +40,7 @@ static vme_status pack_bytes(void *argument, int64_t begin, int64_t end)
 static vme_status unpack_groups(void *argument, int64_t begin, int64_t end)
 {
     const packing *p = argument;
-    int64_t groups = bytes_for(p->bools), full = p->bools / 8 < p->bytes ? p->bools / 8 : p->bytes;
+    int64_t groups = vme_bits_bytes(p->bools), full = p->bools / 8 < p->bytes ? p->bools / 8 : p->bytes;
     for (int64_t at = begin, n; at < end; at += n) {
         int64_t row = at / groups, first = at % groups, i = 0;
         n = groups - first < end - at ? groups - first : end - at;
@@ -76,7 +73,7 @@ static vme_status run(vme_context *context, bool big, const vme_tensor *in, cons
                 && !vme_overlap(in, out);
     for (int d = 0; fits && d < last; d++)
         fits = in->shape[d] == out->shape[d];
-    if (!fits || (!unpack && out->shape[last] != bytes_for(in->shape[last])))
+    if (!fits || (!unpack && out->shape[last] != vme_bits_bytes(in->shape[last])))
         return vme_fail(VME_BAD_VALUE, "packing bits takes contiguous rows of bool and of uint8");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     packing p = {.kernels = &vme_kernels_current()->bits,
@@ -85,7 +82,7 @@ static vme_status run(vme_context *context, bool big, const vme_tensor *in, cons
                  .bools = bools->shape[last],
                  .bytes = bytes->shape[last],
                  .big_endian = big};
-    int64_t groups = bytes_for(p.bools), rows = p.bools == 0 ? 0 : vme_elements(bools) / p.bools;
+    int64_t groups = vme_bits_bytes(p.bools), rows = p.bools == 0 ? 0 : vme_elements(bools) / p.bools;
     return vme_parallel(context, rows * groups, PIECE, unpack ? unpack_groups : pack_bytes, &p);
 }
 

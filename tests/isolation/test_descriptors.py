@@ -79,12 +79,14 @@ def test_threads_that_close_what_others_use(cases):
         "\"b'le'\"",
         "'EBADF'",
         "'ValueError'",
+        "\"the host's number\"",
     }
 
 
 def test_threads_that_make_a_socket_again_and_close_it(cases):
     got = re.sub(r"'-?\d+'", "'number'", cases["made_and_closed"]["got"])
-    assert set(got.strip("[]").split(", ")) <= {"'number'", "'EBADF'", "'None'"}
+    # made again or detached, a socket leaves its descriptor open: the task may come to its limit
+    assert set(got.strip("[]").split(", ")) <= {"'number'", "'EBADF'", "'None'", "'EMFILE'"}
 
 
 def test_what_a_file_has_is_closed_before_it_is_made_again(cases):

@@ -144,7 +144,18 @@ def test_numbers_of_releases_are_not_used_again(tmp_path, original):
     with Platform(tmp_path / "again") as restored:
         restored.releases.act(1, "next", "ann")
         add_version(restored, "shop/rank", "2")
-        assert restored.releases.start("shop/rank", "2", plan, "ann", "test").id == int(LATER_S - 1_767_225_600) // 60
+        assert restored.releases.start("shop/rank", "2", plan, "ann", "test").id == int(LATER_S - 1_767_225_600)
+
+
+def test_two_restorations_within_a_minute_use_other_numbers(tmp_path, original):
+    plan = Plan.read(PLAN)
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    numbers = set()
+    for name, later_s in (("first", LATER_S), ("second", LATER_S + 1)):
+        backups.restore(tmp_path / "backup.tar", tmp_path / name, Clock(later_s))
+        with Platform(tmp_path / name) as restored:
+            numbers.add(restored.releases.start("shop/rank", "1", plan, "ann", "test").id)
+    assert len(numbers) == 2
 
 
 def test_a_device_proves_what_a_restored_platform_releases_again(tmp_path):
@@ -229,6 +240,31 @@ def test_a_backup_that_lacks_its_end_is_not_restored(tmp_path, original):
             with pytest.raises(RefusedError, match="its end is missing"):
                 backups.restore(tmp_path / "cut.tar", tmp_path / "again")
             assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_backup_whose_bytes_have_changed_is_not_restored(tmp_path, original):
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    whole = (tmp_path / "backup.tar").read_bytes()
+    with tarfile.open(tmp_path / "backup.tar") as tar:
+        middles = [member.offset_data + member.size // 2 for member in tar.getmembers()[:-1] if member.size]
+    before = sorted([*os.listdir(tmp_path), "damaged.tar"])
+    for at in middles:
+        (tmp_path / "damaged.tar").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(RefusedError, match="its bytes have changed"):
+            backups.restore(tmp_path / "damaged.tar", tmp_path / "again")
+        assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_backup_of_an_earlier_version_has_no_digest(tmp_path, original):
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    with tarfile.open(tmp_path / "backup.tar") as tar, tarfile.open(tmp_path / "earlier.tar", "w") as earlier:
+        *members, end = tar.getmembers()
+        for member in members:
+            earlier.addfile(member, tar.extractfile(member) if member.isfile() else None)
+        count = str(len(members)).encode()
+        end.size = len(count)
+        earlier.addfile(end, io.BytesIO(count))
+    backups.restore(tmp_path / "earlier.tar", tmp_path / "again")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ back by other means usable.
 
 A restored platform does not know what its original did after the backup, but devices do: they refuse metadata with
 lower versions than they have seen, and count a release as done by its number. So it goes on at numbers that no earlier
-platform can have reached: versions of metadata at the seconds since 1970, releases at the minutes since 2026. No
+platform can have reached: versions of metadata at the seconds since 1970, releases at the seconds since 2026. No
 platform makes as many for long. What devices say is not needed for this, so no device can raise the numbers.
 
 A wrong clock would give numbers that were used before, or that no later restoration reaches, and tokens that have
@@ -12,6 +12,7 @@ expired would be good again. So the clock must be later than what the copy knows
 
 import contextlib
 import fcntl
+import hashlib
 import io
 import os
 import shutil
@@ -38,7 +39,7 @@ _TIMES = (("deploy_history", "time_ms"), ("deploy_devices", "seen_ms"), ("access
 _PARTS = ("repositories", "files", "exclusive", "keys", "metadata")
 _NEEDED = ("metadata/1.root.json", "keys/snapshot", "keys/timestamp")  # what no platform makes again
 _TABLES = ("platform.db", "postgresql")  # in the folder, or where they are
-_END = "end-of-backup"  # the archive's last member: the number of those before it
+_END = "end-of-backup"  # the archive's last member: how many come before it, and the SHA-256 of all bytes before it
 _PARTIAL = ".partial-vmhost-"  # begins the names of folders for what is not complete yet
 _NUMBERED = ("deploy_releases", "deploy_files")  # tables whose `id` devices remember
 
@@ -65,7 +66,8 @@ def back_up(folder, archive, tell=lambda text: None):
                 with metadata.turn():  # a key and the metadata that names it belong together
                     for part in _PARTS:
                         _add_tree(tar, folder / part, part)
-                _add_end(tar)
+                file.flush()
+                _add_end(tar, partial / "archive")
             file.flush()
             os.fsync(file.fileno())
         try:
@@ -161,7 +163,7 @@ def go_on(folder, clock=time.time, offline=None, trust_clock=False):
                 "the clock; if it is right, add --trust-clock"
             )
         now_s = max(clock(), latest_s + 1)
-        first = int(now_s - _YEAR_2026_S) // 60
+        first = int(now_s - _YEAR_2026_S)
         with database.transaction() as connection:
             for table in _NUMBERED:
                 _number_from(connection, table, first, sqlite=isinstance(database, Database))
@@ -219,16 +221,26 @@ def _add_tables(tar, folder, partial):
     (partial / "platform.db").unlink()
 
 
-def _add_end(tar):
-    count = str(len(tar.getmembers())).encode()
+def _add_end(tar, path):
+    text = f"{len(tar.getmembers())} {_sha256_of_start(path, tar.offset)}".encode()
     end = tarfile.TarInfo(_END)
-    end.size = len(count)
-    tar.addfile(end, io.BytesIO(count))
+    end.size = len(text)
+    tar.addfile(end, io.BytesIO(text))
+
+
+def _sha256_of_start(path, size):
+    """The SHA-256 of the file's first `size` bytes, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while size and (block := file.read(min(size, 1 << 20))):
+            digest.update(block)
+            size -= len(block)
+    return digest.hexdigest()
 
 
 def _checked(tar, archive):
-    """The members of a backup that is all there, the end left out. A tar file that was cut off between two members
-    looks whole. RefusedError."""
+    """The members of a backup that is all there and undamaged, the end left out. A tar file that was cut off between
+    two members looks whole, and one with other bytes in its files too. RefusedError."""
     members = tar.getmembers()
     for each in members:
         top = each.name.partition("/")[0]
@@ -238,8 +250,11 @@ def _checked(tar, archive):
     if not any(each.name in _TABLES for each in members):
         raise RefusedError(f"{archive}: is no backup of a platform: it has no tables")
     end = members.pop()
-    if end.name != _END or tar.extractfile(end).read(20) != str(len(members)).encode():
+    count, *digest = tar.extractfile(end).read(100).decode("ascii", "replace").split() if end.name == _END else [""]
+    if count != str(len(members)):
         raise RefusedError(f"{archive}: its end is missing; copy the backup again, or take another one")
+    if digest and digest != [_sha256_of_start(archive, end.offset)]:  # earlier versions wrote none
+        raise RefusedError(f"{archive}: its bytes have changed; copy the backup again, or take another one")
     return members
 
 

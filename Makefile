@@ -53,7 +53,7 @@ gpu-tests: build cuda ## networks and tables on an NVIDIA GPU against those on t
 	@$(PYTHON) -m pytest -q -m gpu tests/engine tests/serving $(ARGS)
 
 stress: build     ## the long runs: many hosts and VMs in several processes
-	@$(PYTHON) -m pytest -q -m stress -n auto $(ARGS)
+	@$(PYTHON) -m pytest -q -m stress -n auto -o faulthandler_timeout=3600 $(ARGS)
 
 sanitize: sanitize-memory sanitize-thread  ## the native core under all three sanitizers
 

@@ -197,11 +197,6 @@ class BuildInParallel(build_ext):
         return f"{name.replace('.', '/')}.so" if plain else super().get_ext_filename(name)
 
 
-if sys.version_info < (3, 14):
-    raise SystemExit(
-        f"vmhost needs CPython 3.14 or newer, this is {sys.version.split()[0]}: interpreters with their own GIL "
-        "crash in older ones. `make build` finds or fetches one."
-    )
 os.chdir(native_build.ROOT)
 setup(
     ext_modules=list(extensions()),

@@ -40,8 +40,8 @@ def checkout(tmp_path):
     copy = tmp_path / "a checkout"
     for name in ("tools", "bytecode", "engine", "vmhost/guest", "vmhost/stdlib", "vmhost/isolation"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    for name in ("setup.py", "pyproject.toml", "requirements.lock", "Makefile"):
-        shutil.copy(ROOT / name, copy)
+    for name in ("setup.py", "pyproject.toml", "requirements.lock", "Makefile", "vmhost/supported.py"):
+        shutil.copy(ROOT / name, copy / name)
     return copy
 
 
@@ -312,7 +312,8 @@ def test_a_second_set_up_waits_for_the_first(checkout, machine):
     ("fake", "reason"),
     [
         ("import platform; platform.python_implementation = lambda: 'PyPy'", "it is PyPy, and vmhost needs CPython"),
-        ("import sys; sys.version_info = (3, 13, 0)", "vmhost needs 3.14 or newer"),
+        ("import sys; sys.version_info = (3, 13, 0)", "vmhost needs 3.14"),
+        ("import sys; sys.version_info = (3, 15, 0)", "vmhost needs 3.14"),
         ("import sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1", "it is a free-threaded build"),
         ("import sysconfig; sysconfig.get_config_vars()['Py_DEBUG'] = 1", "it is a debug build"),
         (

@@ -8,12 +8,15 @@ import platform
 import sys
 import sysconfig
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "vmhost"))
+from supported import PYTHON
+
 
 def reason_against():
     if platform.python_implementation() != "CPython":
         return "it is %s, and vmhost needs CPython" % platform.python_implementation()
-    if sys.version_info < (3, 14):
-        return "it is Python %s, and vmhost needs 3.14 or newer" % platform.python_version()
+    if tuple(sys.version_info[:2]) != PYTHON:
+        return "it is Python %s, and vmhost needs %d.%d" % ((platform.python_version(),) + PYTHON)
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return (
             "it is a free-threaded build, and vmhost needs the default one, where each interpreter has a GIL of its own"

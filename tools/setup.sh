@@ -202,7 +202,7 @@ running() { "$python" -I -S -c 'import sys; print(sys.version, sys.base_prefix)'
 
 # The checkout's path is in the stamp (scripts and .venv hold absolute paths), so a moved checkout starts anew. If
 # $VMHOST_PYTHON is set, it must match; if not, any existing environment is accepted.
-environment="$here $(digest requirements.lock tools/python_probe.py)"
+environment="$here $(digest requirements.lock tools/python_probe.py vmhost/supported.py)"
 if ! is_stamped .venv/dependencies.stamp "$environment
 $(running)" || { [ -n "${VMHOST_PYTHON:-}" ] && ! is_stamped .venv/chosen.stamp "$VMHOST_PYTHON"; }; then
     say "the first time takes two to five minutes"

@@ -1,7 +1,9 @@
-"""Where vmhost runs. setup.py asks before it builds, and the package when it is imported; so old Pythons must read this
-file too."""
+"""Where vmhost runs. setup.py asks before it builds, tools/python_probe.py before it takes a Python, and the package
+when it is imported; so old Pythons must read this file too."""
 
 import sys
+
+PYTHON = (3, 14)  # what the verifier, the patches of the standard library and the core know
 
 
 def refusal():
@@ -9,7 +11,7 @@ def refusal():
     systems = {"darwin": "macOS", "win32": "Windows"}
     if not sys.platform.startswith("linux"):
         return _told(systems.get(sys.platform, sys.platform), "run it in a Linux container or virtual machine")
-    if sys.implementation.name != "cpython" or sys.version_info < (3, 14):
+    if sys.implementation.name != "cpython" or sys.version_info[:2] != PYTHON:
         here = f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
         return _told(here, "install CPython 3.14, for example with: uv python install 3.14")
     if "t" in sys.abiflags:
@@ -18,4 +20,4 @@ def refusal():
 
 
 def _told(here, instead):
-    return f"vmhost runs on Linux with CPython 3.14 or newer, and this is {here}; {instead}"
+    return f"vmhost runs on Linux with CPython 3.14, and this is {here}; {instead}"

@@ -79,7 +79,7 @@ def test_threads_that_close_what_others_use(cases):
         "\"b'le'\"",
         "'EBADF'",
         "'ValueError'",
-        "\"the host's number\"",
+        '"the host\'s number"',
     }
 
 

@@ -15,13 +15,14 @@ ELSEWHERE = {
     "platform": ("darwin", "this is macOS; run it in a Linux container"),
     "implementation": (SimpleNamespace(name="pypy"), "this is pypy 3.1.*; install CPython 3.14"),
     "version_info": ((3, 13, 9), "this is cpython 3.13; install CPython 3.14"),
+    "version_info, newer": ((3, 15, 0), "this is cpython 3.15; install CPython 3.14"),
     "abiflags": ("t", "this is the free-threaded build; take the default build"),
 }
 
 
-@pytest.mark.parametrize("what", ELSEWHERE)
-def test_other_pythons_and_systems_are_refused_with_advice(what, monkeypatch):
-    value, told = ELSEWHERE[what]
+@pytest.mark.parametrize("case", ELSEWHERE)
+def test_other_pythons_and_systems_are_refused_with_advice(case, monkeypatch):
+    (value, told), what = ELSEWHERE[case], case.partition(",")[0]
     assert supported.refusal() is None
     monkeypatch.setattr(sys, what, value)
     with pytest.raises(ImportError, match=told):

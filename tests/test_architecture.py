@@ -2,6 +2,7 @@
 `#include` of the C files of vmhost/isolation and engine/src."""
 
 import ast
+import functools
 import os
 import re
 import sys
@@ -17,6 +18,12 @@ from vmhost.stdlib.policy import POLICY
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = {"vmhost", "tools", "tasks", "bench", "tests"}
+
+
+def module_parts(path):
+    """The parts of a path as those of a module: `bytecode/` and `engine/` lie in `vmhost` by a link."""
+    return ("vmhost", *path.parts) if path.parts[0] in ("bytecode", "engine") else path.parts
+
 
 # The modules that all of the host is built on.
 BENEATH = {
@@ -206,6 +213,35 @@ STACK = [
 # What a VM itself offers to the guest runtime: made by vmhost/isolation, and by an executor with `types`; known to no
 # other Python.
 IN_EVERY_VM = {"_vmhost", "__vmhost_conversions__"}
+# Native modules, which import nothing of ours, by the name of each shared library in the checkout.
+NATIVE = {
+    ".".join((*module_parts(path.parent.relative_to(ROOT)), path.name.partition(".")[0]))
+    for room in ("vmhost", "engine")
+    for path in (ROOT / room).rglob("_*.so")
+}
+# Modules that import each other in a circle, directly or not, imports in functions counted. The list only shrinks: end
+# a circle by moving what both need into a module below them.
+CIRCLES = [
+    {"vmhost.cli", "vmhost.command"},
+    {"vmhost.engine.cuda.network", "vmhost.engine.models"},
+    {"vmhost.engine.numpy._creation", "vmhost.engine.numpy._shapes"},
+    {"vmhost.engine.numpy._poly1d", "vmhost.engine.numpy._polynomials"},
+    {"vmhost.engine.numpy._random_state", "vmhost.engine.numpy.random"},
+    {"vmhost.executor", "vmhost.recording_executor"},
+    {
+        "vmhost.guest",
+        "vmhost.guest.assembler",
+        "vmhost.guest.boot",
+        "vmhost.guest.codec",
+        "vmhost.guest.executor",
+        "vmhost.guest.expressions",
+        "vmhost.guest.texts",
+    },
+    {"vmhost.pipeline.asynchronous", "vmhost.pipeline.pipeline"},
+    {"vmhost.pipeline.patterns.cel", "vmhost.pipeline.patterns.conditions"},
+    {"vmhost.pipeline.reach.channels", "vmhost.pipeline.reach.page"},
+    {"vmhost.runtime.luggage", "vmhost.runtime.packing"},
+]
 # Modules that only a device image has: `vmhost/image`.
 IN_EVERY_IMAGE = {"_vmrun", "vmrun_commands"}
 # Dependencies that callers use with vmhost: their arrays cross the wall by the buffer protocol, without an import of
@@ -224,21 +260,34 @@ def room_of(path):
 
 
 def module_of(path):
-    """The dotted name under which the source is imported: `bytecode/` and `engine/` lie in `vmhost` by a link."""
-    parts = path.with_suffix("").parts
-    return ".".join(("vmhost", *parts) if parts[0] in ("bytecode", "engine") else parts)
+    """The dotted name under which the source is imported; that of a package ends in `.__init__`."""
+    return ".".join(module_parts(path.with_suffix("")))
 
 
-def imported_modules(path, text):
-    """Dotted names of all that the source imports, at any depth; `from a import b` counts as a.b."""
-    package = module_of(path).split(".")[:-1]
-    for node in ast.walk(ast.parse(text, str(path))):
+@functools.cache
+def imports_of(path, text):
+    """All that the source imports, at any depth: (dotted name, whether it is under `if TYPE_CHECKING:`);
+    `from a import b` counts as a.b."""
+    package, found, left = module_of(path).split(".")[:-1], [], [(ast.parse(text, str(path)), False)]
+    while left:
+        node, typing = left.pop()
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += ((alias.name, typing) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1] if node.level else [])
             module = ".".join(filter(None, (base, node.module)))
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            found += ((f"{module}.{alias.name}", typing) for alias in node.names)
+        else:
+            body = node.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) else ()
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+                    left.append((child, typing or child in body))
+    return tuple(found)
+
+
+def imported_modules(path, text, typing=True):
+    """Dotted names of all that the source imports; `typing`: what is under `if TYPE_CHECKING:` as well."""
+    return (module for module, is_typing in imports_of(path, text) if typing or not is_typing)
 
 
 def inside(module, packages):
@@ -302,6 +351,60 @@ def test_what_the_packages_import_is_declared():
             imported |= {DISTRIBUTIONS.get(name, name) for name in foreign(path, (ROOT / path).read_text())}
     assert imported - declared - extra == set(), "imported, but `pip install .` would not bring it"
     assert declared - imported - FOR_CALLERS == set(), "declared, but imported nowhere"
+
+
+def circles(texts):
+    """The largest sets of modules that all import each other, directly or through others; `texts`: of each path."""
+    names = {path: module_of(path).removesuffix(".__init__") for path in texts}
+    known, arrows = NATIVE.union(names.values()), {}
+    for path, text in texts.items():
+        found = arrows.setdefault(names[path], set())
+        for module in imported_modules(path, text, typing=False):
+            while module and module not in known:
+                module = module.rpartition(".")[0]
+            found.add(module)
+        found.discard(names[path])
+    reached = {}
+    for start in arrows:
+        seen, left = set(), [start]
+        while left:
+            new = arrows.get(left.pop(), set()) - seen
+            seen |= new
+            left += new
+        reached[start] = seen
+    return {
+        frozenset(other for other in others if module in reached.get(other, ()))
+        for module, others in reached.items()
+        if module in others
+    }
+
+
+def test_the_only_circles_of_modules_are_the_known_ones():
+    found = circles({path: (ROOT / path).read_text() for path in sources()})
+    assert found == set(map(frozenset, CIRCLES))
+
+
+@each(
+    ("texts", "found"),
+    [
+        ({"vmhost/a.py": "import vmhost.b", "vmhost/b.py": "def late():\n    from vmhost import a"}, "a b"),
+        (
+            {"vmhost/a.py": "from . import b", "vmhost/b.py": "from .c import x", "vmhost/c.py": "import vmhost.a"},
+            "a b c",
+        ),
+        (
+            {"vmhost/a.py": "try:\n    x()\nexcept E:\n    import vmhost.b", "vmhost/b.py": "from vmhost.a import x"},
+            "a b",
+        ),
+        ({"vmhost/a/__init__.py": "from .b import x", "vmhost/a/b.py": "from vmhost.a import y"}, "a a.b"),
+        ({"vmhost/a.py": "import vmhost.b", "vmhost/b.py": "if TYPE_CHECKING:\n    from vmhost import a"}, ""),
+        ({"vmhost/a.py": "import vmhost.b", "vmhost/b.py": "import vmhost.c", "vmhost/c.py": "import vmhost.d"}, ""),
+        ({"engine/__init__.py": "from .models import x", "engine/models.py": "from vmhost.engine import _array"}, ""),
+    ],
+)
+def test_a_circle_of_modules_is_found(texts, found):
+    expected = {frozenset(f"vmhost.{name}" for name in found.split())} if found else set()
+    assert circles({Path(path): text for path, text in texts.items()}) == expected
 
 
 @each(

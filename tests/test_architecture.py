@@ -239,7 +239,6 @@ CIRCLES = [
     },
     {"vmhost.pipeline.asynchronous", "vmhost.pipeline.pipeline"},
     {"vmhost.pipeline.patterns.cel", "vmhost.pipeline.patterns.conditions"},
-    {"vmhost.pipeline.reach.channels", "vmhost.pipeline.reach.page"},
     {"vmhost.runtime.luggage", "vmhost.runtime.packing"},
 ]
 # Modules that only a device image has: `vmhost/image`.

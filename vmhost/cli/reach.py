@@ -86,10 +86,12 @@ def _chosen(config, channel):
 def _adapter(stack, output, settings, options, folder, key, wait_s):
     from vmhost import Host
     from vmhost.cli import keys
-    from vmhost.pipeline.reach.channels import ToPages, adapter_of, page_server
+    from vmhost.pipeline.reach.channels import ToPages, adapter_of
 
     if settings.function is None and settings.kind in ("poplayer", "broadcast"):
-        server = page_server(settings.target)
+        from vmhost.pipeline.reach.page import PageServer  # needs the extra `web`
+
+        server = PageServer(settings.target)
         stack.callback(server.close)
         server.start()
         url = f"{server.url}?key={key}" if settings.kind == "poplayer" else server.url

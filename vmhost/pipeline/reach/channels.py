@@ -355,13 +355,6 @@ class ToPages:
         return f"shown by {count} page{'s' if count != 1 else ''}"
 
 
-def page_server(address):
-    """A PageServer; needs the extra `web`. ConfigurationError."""
-    from vmhost.pipeline.reach.page import PageServer
-
-    return PageServer(address)
-
-
 def adapter_of(settings, task, folder):
     """The adapter of a channel except `poplayer` and `broadcast`. `task` is for `walle_task`. ConfigurationError."""
     timeout_s = settings.timeout_ms / 1000

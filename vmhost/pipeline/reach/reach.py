@@ -14,7 +14,7 @@ from vmhost.pipeline import interrupts
 from vmhost.pipeline.complex_events import PREFIX, channels_of, rule_of
 from vmhost.pipeline.reach import queue
 from vmhost.pipeline.reach.audience import audiences
-from vmhost.pipeline.reach.channels import ToPages, adapter_of, page_server
+from vmhost.pipeline.reach.channels import ToPages, adapter_of
 from vmhost.pipeline.reach.queue import Message, MessageQueue
 from vmhost.pipeline.reach.sending import Sender
 from vmhost.pipeline.reach.settings import channel_settings, task_settings
@@ -106,7 +106,9 @@ class Reach:
         if settings.function is None and settings.kind in ("poplayer", "broadcast"):
             server = self._servers.get(settings.target)
             if server is None:
-                server = self._servers[settings.target] = page_server(settings.target)
+                from vmhost.pipeline.reach.page import PageServer  # needs the extra `web`
+
+                server = self._servers[settings.target] = PageServer(settings.target)
                 server.pages.opened = self._opened
             return ToPages(settings, server.pages)
         task = None

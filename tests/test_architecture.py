@@ -238,7 +238,6 @@ CIRCLES = [
         "vmhost.guest.texts",
     },
     {"vmhost.pipeline.asynchronous", "vmhost.pipeline.pipeline"},
-    {"vmhost.pipeline.patterns.cel", "vmhost.pipeline.patterns.conditions"},
     {"vmhost.runtime.luggage", "vmhost.runtime.packing"},
 ]
 # Modules that only a device image has: `vmhost/image`.

@@ -12,6 +12,7 @@ A condition is a tree as in automaton.py, whose leaves are compared by value: eq
 
 from dataclasses import dataclass
 
+from vmhost.pipeline.patterns.programs import program_of
 from vmhost.pipeline.patterns.rules import MAX_DEPTH, RuleError
 
 OPERATORS = ("==", "!=", "<", "<=", ">", ">=")
@@ -107,8 +108,6 @@ class Conditions:
         if "not" in data:
             return ("not", self.read(self._only(data, "not", place), f"{place}.not", depth + 1))
         if "program" in data:
-            from vmhost.pipeline.patterns.cel import program_of  # late: other conditions do without it
-
             return program_of(data, place)
         if "event" in data:
             return self.event(self._only(data, "event", place), f"{place}.event")

@@ -238,7 +238,6 @@ CIRCLES = [
         "vmhost.guest.texts",
     },
     {"vmhost.pipeline.asynchronous", "vmhost.pipeline.pipeline"},
-    {"vmhost.runtime.luggage", "vmhost.runtime.packing"},
 ]
 # Modules that only a device image has: `vmhost/image`.
 IN_EVERY_IMAGE = {"_vmrun", "vmrun_commands"}

@@ -54,7 +54,8 @@ from vmhost.limits import MAX_QUEUE, BreakerPolicy, Limits, Policy, TaskPolicy
 from vmhost.runtime import made_functions, native_threads, program_packages, travel
 from vmhost.runtime.codec import Codec
 from vmhost.runtime.host_functions import FunctionThreads
-from vmhost.runtime.luggage import Luggage, later_luggage
+from vmhost.runtime.kept_luggage import Luggage
+from vmhost.runtime.luggage import later_luggage
 from vmhost.runtime.working_folder import absolute
 from vmhost.task import end_after, until_done
 

@@ -18,7 +18,7 @@ from vmhost.errors import Kind
 from vmhost.executor import _Workers
 from vmhost.isolation import vm as isolation
 from vmhost.ray import values
-from vmhost.runtime.luggage import Luggage
+from vmhost.runtime.kept_luggage import Luggage
 
 # A reply ends after about so many bytes of results; the others come with the next one.
 _REPLY_BYTES = 16 << 20

@@ -20,7 +20,7 @@ from vmhost.bytecode.packages import files_of, packages_in
 from vmhost.bytecode.recording import Program, Recorded, read_record, recorded_imports
 from vmhost.bytecode.texts import absence, deferrals
 from vmhost.runtime import program_packages
-from vmhost.runtime.luggage import Luggage, Packed, digest_of, state_of_packages
+from vmhost.runtime.kept_luggage import Luggage, Packed, digest_of, state_of_packages
 from vmhost.runtime.working_folder import absolute
 
 # Replaces, in a VM, a name that its module cannot import there.

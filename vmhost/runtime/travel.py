@@ -24,7 +24,8 @@ from vmhost.bytecode.lookup import INSTALLED
 from vmhost.bytecode.offered import REFUSED, REFUSED_NAMES, left_out, offered_modules
 from vmhost.errors import CrossingError
 from vmhost.runtime import program_packages
-from vmhost.runtime.luggage import Luggage, ModuleSource, later_luggage, luggage_of
+from vmhost.runtime.kept_luggage import Luggage, ModuleSource
+from vmhost.runtime.luggage import later_luggage, luggage_of
 from vmhost.runtime.working_folder import absolute
 from vmhost.stdlib.policy import POLICY
 

@@ -227,7 +227,6 @@ CIRCLES = [
     {"vmhost.engine.numpy._creation", "vmhost.engine.numpy._shapes"},
     {"vmhost.engine.numpy._poly1d", "vmhost.engine.numpy._polynomials"},
     {"vmhost.engine.numpy._random_state", "vmhost.engine.numpy.random"},
-    {"vmhost.executor", "vmhost.recording_executor"},
     {
         "vmhost.guest",
         "vmhost.guest.assembler",

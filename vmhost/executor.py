@@ -77,6 +77,14 @@ class BrokenVMExecutor(concurrent.futures.BrokenExecutor):
     """The initializer of the executor failed in a VM; it accepts no more calls."""
 
 
+@functools.cache
+def _recording_executor():
+    """The class of executors in a program whose texts are recorded."""
+    from vmhost.recording_executor import Recording  # only such a program needs it
+
+    return type("RecordingExecutor", (Recording, VMExecutor), {})
+
+
 class VMExecutor(concurrent.futures.Executor):
     """Runs functions in VMs, which are booted on demand.
 
@@ -97,9 +105,7 @@ class VMExecutor(concurrent.futures.Executor):
                 ' `if __name__ == "__main__":`'
             )
         if os.environ.get("VMHOST_RECORD") and cls is VMExecutor:
-            from vmhost.recording_executor import RecordingExecutor
-
-            cls = RecordingExecutor
+            cls = _recording_executor()
         return super().__new__(cls)
 
     def __init__(

@@ -15,14 +15,14 @@ from vmhost.bytecode import recorder
 from vmhost.bytecode.errors import BytecodeError
 from vmhost.bytecode.recording import write_record
 from vmhost.errors import ConfigurationError, CrossingError
-from vmhost.executor import VMExecutor
 from vmhost.runtime import program_packages, travel
 
 VARIABLE = "VMHOST_RECORD"
 
 
-class RecordingExecutor(VMExecutor):
-    """Accepts the arguments of VMExecutor; limits and permissions are not enforced."""
+class Recording:
+    """What a VMExecutor does instead, as a base before it. Accepts its arguments; limits and permissions are not
+    enforced."""
 
     def __init__(self, max_workers=None, thread_name_prefix="", initializer=None, initargs=(), **_):
         _begin()

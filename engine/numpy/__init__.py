@@ -46,8 +46,7 @@ _LATER = {
     "_bits": "packbits unpackbits binary_repr base_repr",
     "_creation": (
         "linspace logspace geomspace eye identity diag diagflat tri tril triu tril_indices triu_indices "
-        "diag_indices meshgrid indices fromfunction fromiter vander asfortranarray asarray_chkfinite require copyto "
-        "broadcast_shapes broadcast_arrays"
+        "diag_indices meshgrid indices fromfunction fromiter vander asfortranarray asarray_chkfinite require copyto"
     ),
     "_dtypes": (
         "iinfo finfo generic number integer signedinteger unsignedinteger inexact floating complexfloating issubdtype"
@@ -86,7 +85,7 @@ _LATER = {
         "ndim shape size expand_dims moveaxis rollaxis matrix_transpose flip flipud fliplr rot90 atleast_1d "
         "atleast_2d atleast_3d resize stack vstack row_stack hstack dstack column_stack block unstack array_split "
         "split vsplit hsplit dsplit tile repeat roll append delete insert trim_zeros take_along_axis "
-        "put_along_axis put place putmask extract compress choose select piecewise"
+        "put_along_axis put place putmask extract compress choose select piecewise broadcast_shapes broadcast_arrays"
     ),
     "_statistics": (
         "var std ptp average diff ediff1d gradient trapezoid cumulative_sum cumulative_prod cov corrcoef round "

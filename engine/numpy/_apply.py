@@ -97,7 +97,7 @@ class vectorize:
         return self._by_rows(function, arrays) if self._dimensions else self._by_elements(function, arrays)
 
     def _by_elements(self, function, arrays):
-        from vmhost.engine.numpy._creation import broadcast_arrays
+        from vmhost.engine.numpy._shapes import broadcast_arrays
 
         arrays = broadcast_arrays(*arrays)
         shape, columns = arrays[0].shape, [array.ravel().tolist() for array in arrays]
@@ -129,7 +129,7 @@ class vectorize:
         inputs, outputs = self._dimensions
         if len(arrays) != len(inputs):
             raise TypeError(f"wrong number of positional arguments: expected {len(inputs)}, got {len(arrays)}")
-        from vmhost.engine.numpy._creation import broadcast_shapes
+        from vmhost.engine.numpy._shapes import broadcast_shapes
 
         sizes, outer = {}, []
         for array, names in zip(arrays, inputs):

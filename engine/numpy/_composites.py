@@ -60,7 +60,7 @@ class Composite:
 
     def _written(self, result, out, where, casting):
         if out is None:
-            from vmhost.engine.numpy._creation import broadcast_shapes
+            from vmhost.engine.numpy._shapes import broadcast_shapes
 
             out = _a.zeros(
                 result.shape if where is True else broadcast_shapes(result.shape, _a.asarray(where).shape), result.dtype

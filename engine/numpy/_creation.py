@@ -38,7 +38,7 @@ def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis
 def logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
     """`base` to the power of `linspace(start, stop)`."""
     if not isinstance(base, (int, float)) and _a.asarray(base).ndim:
-        from vmhost.engine.numpy._shapes import expand_dims
+        from vmhost.engine.numpy._shapes import broadcast_shapes, expand_dims
 
         rank = len(broadcast_shapes(*(_a.asarray(one).shape for one in (start, stop, base))))
         start, stop, base = (_a.array(one, ndmin=rank) for one in (start, stop, base))
@@ -188,6 +188,8 @@ def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
     if indexing == "xy" and rank > 1:
         grids[:2] = [grids[0].swapaxes(0, 1), grids[1].swapaxes(0, 1)]
     if not sparse:
+        from vmhost.engine.numpy._shapes import broadcast_arrays
+
         grids = broadcast_arrays(*grids)
     return tuple(x.copy() for x in grids) if copy else tuple(grids)
 
@@ -262,29 +264,3 @@ def copyto(dst, src, casting="same_kind", where=True):
         dst[...] = src
     else:
         dst[...] = _a.where(where, src.astype(dst.dtype, copy=False), dst)
-
-
-def broadcast_shapes(*args):
-    """The shape that arrays of these shapes broadcast to."""
-    shapes = [(index(shape),) if hasattr(shape, "__index__") else tuple(map(index, shape)) for shape in args]
-    if any(size < 0 for shape in shapes for size in shape):
-        raise ValueError("negative dimensions are not allowed")
-    rank = max(map(len, shapes), default=0)
-    result = [1] * rank
-    for shape in shapes:
-        for i, size in enumerate(shape, rank - len(shape)):
-            if size != 1:
-                if result[i] not in (1, size):
-                    raise ValueError(
-                        "shape mismatch: objects cannot be broadcast to a single shape.  Mismatch is between arg 0"
-                        f" with shape {shapes[0]} and arg {shapes.index(shape)} with shape {shape}."
-                    )
-                result[i] = size
-    return tuple(result)
-
-
-def broadcast_arrays(*args, subok=False):
-    """Views of all arrays with their common shape."""
-    arrays = [_a.asarray(array) for array in args]
-    shape = broadcast_shapes(*(array.shape for array in arrays))
-    return tuple(array if array.shape == shape else _a.broadcast_to(array, shape) for array in arrays)

@@ -175,7 +175,7 @@ class broadcast:
     """The shape that arrays broadcast to, and their elements side by side."""
 
     def __init__(self, *args, **kwargs):
-        from vmhost.engine.numpy._creation import broadcast_arrays
+        from vmhost.engine.numpy._shapes import broadcast_arrays
 
         if kwargs:
             raise ValueError("keyword arguments not accepted.")

@@ -49,7 +49,7 @@ def array_equal(a1, a2, equal_nan=False):
 
 
 def array_equiv(a1, a2):
-    from vmhost.engine.numpy._creation import broadcast_shapes
+    from vmhost.engine.numpy._shapes import broadcast_shapes
 
     try:
         a1, a2 = _a.asarray(a1), _a.asarray(a2)

@@ -1,4 +1,5 @@
-"""Functions that rearrange elements: axes, stacking, splitting, tiling, rolling, inserting, and access by index."""
+"""Functions that rearrange elements: axes, broadcasting, stacking, splitting, tiling, rolling, inserting, and access by
+index."""
 
 from operator import index
 
@@ -37,7 +38,7 @@ def _axes(axes, rank, name=None):
     return numbers
 
 
-# ---- axes
+# ---- axes and broadcasting
 
 
 def ndim(a):
@@ -168,6 +169,32 @@ def resize(a, new_shape):
     if a.size == 0 or count == 0:
         return _a.zeros(sizes, a.dtype)
     return tile(a, -(-count // a.size))[:count].reshape(sizes)
+
+
+def broadcast_shapes(*args):
+    """The shape that arrays of these shapes broadcast to."""
+    shapes = [(index(shape),) if hasattr(shape, "__index__") else tuple(map(index, shape)) for shape in args]
+    if any(size < 0 for shape in shapes for size in shape):
+        raise ValueError("negative dimensions are not allowed")
+    rank = max(map(len, shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for i, size in enumerate(shape, rank - len(shape)):
+            if size != 1:
+                if result[i] not in (1, size):
+                    raise ValueError(
+                        "shape mismatch: objects cannot be broadcast to a single shape.  Mismatch is between arg 0"
+                        f" with shape {shapes[0]} and arg {shapes.index(shape)} with shape {shape}."
+                    )
+                result[i] = size
+    return tuple(result)
+
+
+def broadcast_arrays(*args, subok=False):
+    """Views of all arrays with their common shape."""
+    arrays = [_a.asarray(array) for array in args]
+    shape = broadcast_shapes(*(array.shape for array in arrays))
+    return tuple(array if array.shape == shape else _a.broadcast_to(array, shape) for array in arrays)
 
 
 # ---- joining and splitting
@@ -619,8 +646,6 @@ MAX_CHOICE_PASSES = 4  # choices; for more, gathering is faster than one pass pe
 
 def choose(a, choices, out=None, mode="raise"):
     """For each position, the element of choices[i], where i is `a`'s element."""
-    from vmhost.engine.numpy._creation import broadcast_arrays
-
     dtype = _common_dtype(choices)
     a, *choices = broadcast_arrays(a, *(_a.asarray(choice).astype(dtype, copy=False) for choice in choices))
     if not _a.can_cast(a.dtype, _a.int64):

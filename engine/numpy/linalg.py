@@ -195,7 +195,7 @@ def solve(a, b):
 def _broadcast(first, second):
     if first == second:
         return first
-    from vmhost.engine.numpy._creation import broadcast_shapes
+    from vmhost.engine.numpy._shapes import broadcast_shapes
 
     return broadcast_shapes(first, second)
 

@@ -279,7 +279,7 @@ class Generator:
         if shape is None and out is not None:
             shape = out.shape
         if parameters and any(parameter.ndim for parameter in parameters):
-            from vmhost.engine.numpy._creation import broadcast_shapes
+            from vmhost.engine.numpy._shapes import broadcast_shapes
 
             common = broadcast_shapes(*(parameter.shape for parameter in parameters))
             if shape is None:
@@ -440,7 +440,7 @@ class Generator:
         return self._draw(_NONCENTRAL_CHISQUARE, size, (_positive(df, "df", True), _positive(nonc, "nonc")))
 
     def noncentral_f(self, dfnum, dfden, nonc, size=None):
-        from vmhost.engine.numpy._creation import broadcast_arrays
+        from vmhost.engine.numpy._shapes import broadcast_arrays
 
         parameters = [_positive(dfnum, "dfnum", True), _positive(dfden, "dfden", True), _positive(nonc, "nonc")]
         shape = _shape_of(*parameters) if size is None else _shape(size)
@@ -545,7 +545,7 @@ class Generator:
 
     def hypergeometric(self, ngood, nbad, nsample, size=None):
         """The number of good balls among `nsample` drawn without replacement from `ngood` good and `nbad` bad balls."""
-        from vmhost.engine.numpy._creation import broadcast_arrays
+        from vmhost.engine.numpy._shapes import broadcast_arrays
         from vmhost.engine.numpy._urns import hypergeometric
 
         counts = [_a.asarray(count).astype(_a.int64, casting="same_kind") for count in (ngood, nbad, nsample)]
@@ -811,7 +811,7 @@ def _mean_and_covariances(mean, cov):
 
 
 def _shape_of(*arrays):
-    from vmhost.engine.numpy._creation import broadcast_shapes
+    from vmhost.engine.numpy._shapes import broadcast_shapes
 
     return broadcast_shapes(*(array.shape for array in arrays))
 

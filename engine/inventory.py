@@ -28,7 +28,6 @@ _NO_OPERATORS = {
     "_inspection",
     "_memory",
     "_options",
-    "_poly1d",
     "_printing",
     "_text",
 }

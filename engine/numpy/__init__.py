@@ -69,8 +69,7 @@ _LATER = {
     "_nans": "nansum nanprod nancumsum nancumprod nanmean nanvar nanstd nanmax nanmin nanargmax nanargmin",
     "_options": "errstate seterr geterr",
     "_pads": "pad",
-    "_poly1d": "poly1d",
-    "_polynomials": "poly polyadd polyder polydiv polyfit polyint polymul polysub polyval roots",
+    "_polynomials": "poly poly1d polyadd polyder polydiv polyfit polyint polymul polysub polyval roots",
     "_printing": (
         "set_printoptions get_printoptions printoptions array2string array_str array_repr format_float_positional "
         "format_float_scientific"

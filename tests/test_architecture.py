@@ -224,7 +224,6 @@ NATIVE = {
 CIRCLES = [
     {"vmhost.cli", "vmhost.command"},
     {"vmhost.engine.cuda.network", "vmhost.engine.models"},
-    {"vmhost.engine.numpy._random_state", "vmhost.engine.numpy.random"},
     {
         "vmhost.guest",
         "vmhost.guest.assembler",

@@ -9,7 +9,13 @@ from operator import index
 from random import Random
 
 from vmhost.engine import _array as _a
-from vmhost.engine.numpy.random import _limits, _mean_and_covariances, _shape, _shape_of, sum_tolerance
+from vmhost.engine.numpy._random_arguments import (
+    common_shape,
+    integer_limits,
+    mean_and_covariances,
+    shape_of_size,
+    sum_tolerance,
+)
 
 _WORD_MAX = (1 << 32) - 1
 
@@ -197,12 +203,12 @@ class RandomState:
     # ---- drawing
     def _drawn(self, size, draw, *parameters):
         """draw(count, *parameters as flat arrays or numbers), in shape; a number if there is no size and no array."""
-        shape = _shape_of(*parameters) if parameters else ()
+        shape = common_shape(*parameters) if parameters else ()
         if size is None and shape == ():
             return draw(1, *parameters).item()
         if size is not None:
-            target = _shape(size)
-            if shape and _shape_of(_a.empty(shape), _a.empty(target)) != target:
+            target = shape_of_size(size)
+            if shape and common_shape(_a.empty(shape), _a.empty(target)) != target:
                 raise ValueError(f"Output size {target} is not compatible with broadcast dimensions of inputs {shape}.")
             shape = target
         count = 1
@@ -259,7 +265,7 @@ class RandomState:
         if dtype.kind not in "biu":
             raise TypeError(f"Unsupported dtype {dtype!r} for randint")
         width = 1 if dtype.kind == "b" else 8 * dtype.itemsize
-        lowest, highest = (0, 1) if dtype.kind == "b" else _limits(dtype)
+        lowest, highest = (0, 1) if dtype.kind == "b" else integer_limits(dtype)
 
         def check(minimum, last):
             if minimum < lowest:
@@ -352,7 +358,7 @@ class RandomState:
             population = len(array)
             if population == 0 and size != 0:
                 raise ValueError("'a' cannot be empty unless no samples are taken")
-        shape = None if size is None else _shape(size)
+        shape = None if size is None else shape_of_size(size)
         count = 1
         for length in shape or ():
             if length < 0:
@@ -430,12 +436,14 @@ class RandomState:
         """Vectors of normal numbers with this mean and covariance."""
         from vmhost.engine.numpy.linalg import svd
 
-        mean, cov = _mean_and_covariances(mean, cov)
-        x = self.standard_normal((() if size is None else _shape(size)) + mean.shape).reshape(-1, len(mean))
+        mean, cov = mean_and_covariances(mean, cov)
+        x = self.standard_normal((() if size is None else shape_of_size(size)) + mean.shape).reshape(-1, len(mean))
         _, s, v = svd(cov)
         if check_valid == "raise" and not (_a.absolute(v.T * s @ v - cov) <= tol + tol * _a.absolute(cov)).all():
             raise ValueError("covariance is not symmetric positive-semidefinite.")
-        return (mean + x @ (_a.sqrt(s)[:, None] * v)).reshape((() if size is None else _shape(size)) + mean.shape)
+        return (mean + x @ (_a.sqrt(s)[:, None] * v)).reshape(
+            (() if size is None else shape_of_size(size)) + mean.shape
+        )
 
     # ---- distributions derived from uniform and exponential numbers
     def standard_exponential(self, size=None):
@@ -587,7 +595,7 @@ class RandomState:
         if alpha.ndim != 1:
             raise ValueError("alpha must be a one-dimensional sequence")
         _checked(alpha, _is_positive, "alpha <= 0")
-        shape = () if size is None else _shape(size)
+        shape = () if size is None else shape_of_size(size)
         gammas = self.standard_gamma(_a.broadcast_to(alpha, shape + alpha.shape))
         return gammas / gammas.sum(axis=-1, keepdims=True)
 

@@ -7,7 +7,13 @@ RandomState and the functions of the legacy interface (seed, rand, normal …) a
 from operator import index as _index
 
 from vmhost.engine import _array as _a
-from vmhost.engine.numpy._shapes import _integers
+from vmhost.engine.numpy._random_arguments import (
+    common_shape,
+    integer_limits,
+    mean_and_covariances,
+    shape_of_size,
+    sum_tolerance,
+)
 
 __all__ = ["BitGenerator", "Generator", "Philox", "SeedSequence", "default_rng"]
 
@@ -245,16 +251,6 @@ def _float_dtype(dtype, name):
     return dtype
 
 
-def sum_tolerance(p):
-    """How far from 1 probabilities may add up: to the precision of the array's dtype."""
-    eps = {"float16": 2.0**-10, "float32": 2.0**-23}.get(p.dtype.name if isinstance(p, _a.ndarray) else None, 2.0**-52)
-    return eps**0.5
-
-
-def _shape(size):
-    return (size,) if type(size) is int else _integers(size)
-
-
 class Generator:
     """Random numbers of many distributions. Not thread-safe."""
 
@@ -275,7 +271,7 @@ class Generator:
         dtype = _a.float64 if dtype is None else dtype
         if parameters and any(_a.isnan(parameter).any() for parameter in parameters):
             return self._draw_of_nan(kind, size, parameters, dtype, out)
-        shape = None if size is None else _shape(size)
+        shape = None if size is None else shape_of_size(size)
         if shape is None and out is not None:
             shape = out.shape
         if parameters and any(parameter.ndim for parameter in parameters):
@@ -339,7 +335,7 @@ class Generator:
         if size is None and (loc.ndim or scale.ndim):
             size = _a.add(loc, scale).shape
         result = self._draw(kind, size)
-        if size is not None and result.shape != _shape_of(result, loc, scale):
+        if size is not None and result.shape != common_shape(result, loc, scale):
             raise ValueError(f"Output size {result.shape} is not compatible with broadcast dimensions of inputs.")
         return loc + scale * result
 
@@ -390,7 +386,7 @@ class Generator:
         return self._scaled(_LOGISTIC, size, _parameter(loc), _positive(scale, "scale"))
 
     def standard_cauchy(self, size=None):
-        pairs = self._draw(_NORMAL, (2,) if size is None else (*_shape(size), 2))
+        pairs = self._draw(_NORMAL, (2,) if size is None else (*shape_of_size(size), 2))
         return (pairs[..., 0] / pairs[..., 1])[()]
 
     # ---- gamma and derived distributions
@@ -409,7 +405,7 @@ class Generator:
     def f(self, dfnum, dfden, size=None):
         df1, df2 = _positive(dfnum, "dfnum", True), _positive(dfden, "dfden", True)
         shapes = _a.broadcast_to(
-            _pairs(df1, df2) / 2.0, (*(_shape(size) if size is not None else _a.add(df1, df2).shape), 2)
+            _pairs(df1, df2) / 2.0, (*(shape_of_size(size) if size is not None else _a.add(df1, df2).shape), 2)
         )
         drawn = 2.0 * self._draw(_GAMMA, None, (shapes,))
         return (drawn[..., 0] * df2 / (drawn[..., 1] * df1))[()]
@@ -443,7 +439,7 @@ class Generator:
         from vmhost.engine.numpy._shapes import broadcast_arrays
 
         parameters = [_positive(dfnum, "dfnum", True), _positive(dfden, "dfden", True), _positive(nonc, "nonc")]
-        shape = _shape_of(*parameters) if size is None else _shape(size)
+        shape = common_shape(*parameters) if size is None else shape_of_size(size)
         columns = [_a.broadcast_to(one, shape).ravel().tolist() for one in broadcast_arrays(*parameters)]
         values = [
             float(self.noncentral_chisquare(df1, nonc)) * df2 / (float(self.chisquare(df2)) * df1)
@@ -455,7 +451,7 @@ class Generator:
         alpha = _positive(alpha, "alpha")
         if alpha.ndim != 1:
             raise ValueError("alpha must be a one-dimensional sequence")
-        shape = alpha.shape if size is None else (*_shape(size), len(alpha))
+        shape = alpha.shape if size is None else (*shape_of_size(size), len(alpha))
         if _a.isnan(alpha).any():
             return _a.full(shape, float("nan"))
         positive = alpha > 0
@@ -526,7 +522,7 @@ class Generator:
         if (pvals[..., :-1].sum(-1) > 1 + 1e-12).any():
             raise ValueError("sum(pvals[:-1]) > 1.0")
         batch = (n + pvals[..., 0]).shape
-        shape, kinds = batch if size is None else _shape(size), pvals.shape[-1]
+        shape, kinds = batch if size is None else shape_of_size(size), pvals.shape[-1]
         result = _a.zeros((*shape, kinds), _a.int64)
         experiments = _a.broadcast_to(n, shape).ravel().tolist()
         probabilities = _a.broadcast_to(pvals, (*shape, kinds)).reshape(-1, kinds).tolist()
@@ -556,7 +552,7 @@ class Generator:
                 raise ValueError("both ngood and nbad must be less than 1000000000")
         if (counts[0] + counts[1] < counts[2]).any():
             raise ValueError("ngood + nbad < nsample")
-        shape = _shape_of(*counts) if size is None else _shape(size)
+        shape = common_shape(*counts) if size is None else shape_of_size(size)
         columns = [_a.broadcast_to(count, shape).ravel().tolist() for count in broadcast_arrays(*counts)]
         result = _a.array([hypergeometric(self, *row) for row in zip(*columns, strict=True)], _a.int64)
         return result.reshape(shape)[()]
@@ -583,7 +579,7 @@ class Generator:
             raise ValueError(f"When method is 'count', sum(colors) must not exceed {(1 << 60) - 1}")
         if method == "marginals" and sum(counts) >= 10**9:
             raise ValueError('When method is "marginals", sum(colors) must be less than 1000000000.')
-        shape = () if size is None else _shape(size)
+        shape = () if size is None else shape_of_size(size)
         times = 1
         for n in shape:
             times *= n
@@ -601,7 +597,7 @@ class Generator:
         dtype = _a.dtype(dtype)
         if dtype.kind not in "biu":
             raise TypeError(f"Unsupported dtype {dtype!r} for integers")
-        lowest, highest = (0, 1) if dtype.kind == "b" else _limits(dtype)
+        lowest, highest = (0, 1) if dtype.kind == "b" else integer_limits(dtype)
         if isinstance(low, int) and isinstance(high, int):
             last = high if endpoint else high - 1
             _check_range(low, last, lowest, highest, endpoint)
@@ -647,7 +643,7 @@ class Generator:
                 raise ValueError("Probabilities are not non-negative")
             if abs(total - 1) > tolerance:
                 raise ValueError("Probabilities do not sum to 1. See Notes section of docstring for more information.")
-        shape = () if size is None else _shape(size)
+        shape = () if size is None else shape_of_size(size)
         count = 1
         for n in shape:
             count *= n
@@ -751,8 +747,8 @@ class Generator:
 
         if method not in ("eigh", "svd", "cholesky"):
             raise ValueError("method must be one of {'eigh', 'svd', 'cholesky'}")
-        mean, cov = _mean_and_covariances(mean, cov)
-        x = self.standard_normal((() if size is None else _shape(size)) + mean.shape)
+        mean, cov = mean_and_covariances(mean, cov)
+        x = self.standard_normal((() if size is None else shape_of_size(size)) + mean.shape)
         if method == "cholesky":
             factor = linalg.cholesky(cov)
         elif method == "eigh":
@@ -798,33 +794,10 @@ def _probability(value, name="p"):
     return value
 
 
-def _mean_and_covariances(mean, cov):
-    """Both as float64 arrays of shapes (n,) and (n, n); ValueError if the shapes differ from that."""
-    mean, cov = _a.asarray(mean, dtype=_a.float64), _a.asarray(cov, dtype=_a.float64)
-    if mean.ndim != 1:
-        raise ValueError("mean must be 1 dimensional")
-    if cov.ndim != 2 or cov.shape[0] != cov.shape[1]:
-        raise ValueError("cov must be 2 dimensional and square")
-    if mean.shape[0] != cov.shape[0]:
-        raise ValueError("mean and cov must have same length")
-    return mean, cov
-
-
-def _shape_of(*arrays):
-    from vmhost.engine.numpy._shapes import broadcast_shapes
-
-    return broadcast_shapes(*(array.shape for array in arrays))
-
-
 def _pairs(first, second):
     result = _a.empty((*_a.add(first, second).shape, 2))
     result[..., 0], result[..., 1] = first, second
     return result
-
-
-def _limits(dtype):
-    bits = 8 * dtype.itemsize
-    return (0, (1 << bits) - 1) if dtype.kind == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
 def _integer_array(values):
@@ -853,7 +826,7 @@ def _integer_name(lowest, highest):
 
 
 def _integer_ranges(lows, highs, lowest, highest, endpoint):
-    shape = _shape_of(lows, highs)
+    shape = common_shape(lows, highs)
     lows, highs = (_a.broadcast_to(values, shape).ravel().tolist() for values in (lows, highs))
     lasts = highs if endpoint else [high - 1 for high in highs]
     for low, last in zip(lows, lasts):

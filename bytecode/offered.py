@@ -282,7 +282,7 @@ def engine_sources():
         "vmhost.engine": (_ENGINE / "__init__.py", (_ENGINE / "__init__.py").read_bytes(), True),
         **{
             f"vmhost.engine.{name}": (_ENGINE / f"{name}.py", (_ENGINE / f"{name}.py").read_bytes(), False)
-            for name in ("models", "model_parts", "model_texts")
+            for name in ("model", "models", "model_parts", "model_texts")
         },
     }
     for path in sorted(path for package in _ENGINE_PACKAGES for path in (_ENGINE / package).rglob("*.py")):

@@ -11,7 +11,7 @@ from vmhost.engine.cuda import programs
 from vmhost.engine.cuda.files import ModelFile
 from vmhost.engine.cuda.library import check, gpu, library
 from vmhost.engine.cuda.programs import UnsupportedError
-from vmhost.engine.models import Model
+from vmhost.engine.model import Model
 
 __all__ = ["CudaModel", "Options", "UnsupportedError"]
 _PLANS = 8

@@ -16,13 +16,6 @@ def _leave(number, frame):
     os._exit(_INTERRUPTED)
 
 
-def version_line():
-    """What `vmhost --version` prints."""
-    import vmhost
-
-    return f"vmhost {vmhost.__version__}, Python {sys.version.split()[0]}"
-
-
 def main():
     """Runs the process's own command line and returns its exit code."""
     _hold_closed_streams()
@@ -51,10 +44,12 @@ def _hold_closed_streams():
 
 
 def _print_version():
+    from vmhost import __version__
     from vmhost.lines import stdout
+    from vmhost.supported import version_line
 
     try:
-        stdout.write(version_line())
+        stdout.write(version_line(__version__))
     except BrokenPipeError:
         stdout.abandon()
         return _PIPE_CLOSED

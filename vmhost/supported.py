@@ -19,5 +19,10 @@ def refusal():
     return None
 
 
+def version_line(version):
+    """What `vmhost --version` prints; `version`: of vmhost."""
+    return f"vmhost {version}, Python {sys.version.split()[0]}"
+
+
 def _told(here, instead):
     return f"vmhost runs on Linux with CPython 3.14, and this is {here}; {instead}"

@@ -12,10 +12,11 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
+import vmhost
 from vmhost.cli import failures
 from vmhost.cli.examples import with_examples
 from vmhost.cli.output import Output
-from vmhost.command import version_line
+from vmhost.supported import version_line
 
 # In the order in which a new user meets them, with the texts that `vmhost --help` shows.
 GROUPS = {
@@ -99,7 +100,7 @@ class _Commands(click.Group):
 
 def _print_version(context, parameter, wanted):
     if wanted and not context.resilient_parsing:
-        click.echo(version_line())
+        click.echo(version_line(vmhost.__version__))
         context.exit()
 
 

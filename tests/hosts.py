@@ -25,7 +25,7 @@ PROLOGUE = """
 import os, signal, sys, threading, time
 import vmhost
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
-from tests.hosts import bundle, until
+from tests.hosts import bundle, until, wedged
 """
 
 
@@ -83,6 +83,21 @@ def stopped_by_its_deadline(task, value, entry, begun):
         except vmhost.TimeLimitError as error:
             if begun(error):
                 return error
+    raise AssertionError(f"{entry} did not begin within {timeout_s} s")
+
+
+def wedged(task, entry, is_refused):
+    """Calls `entry`, which no stop ends; what `is_refused()` gives once its VM is given up."""
+    for timeout_s in (0.5, 5, 50):
+        try:
+            task(None, entry=f"main:{entry}", timeout_s=timeout_s)
+        except vmhost.VMLostError:
+            return is_refused()
+        except vmhost.TimeLimitError:
+            try:  # the machine is so busy that the VM itself has more time, or that the call did not begin
+                return until(is_refused, 20)
+            except AssertionError:
+                pass
     raise AssertionError(f"{entry} did not begin within {timeout_s} s")
 
 

@@ -26,7 +26,7 @@ def run_script(tmp_path, text, status=0):
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(text))
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = warm.run("-W", "error", script, timeout=LONG_S, env=environment, cwd=tmp_path)
+    done = warm.run("-W", "error", script, timeout=240, env=environment, cwd=tmp_path)
     assert done.returncode == status, done.stderr
     if status == 0:
         assert done.stderr == ""
@@ -342,8 +342,8 @@ def test_an_executor_with_a_call_that_never_ends_can_be_interrupted(tmp_path):
             future = executor.submit(spin)
             while not future.running():
                 pass
-            threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
             try:
+                threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
                 future.result()
             except KeyboardInterrupt:
                 print("interrupted")
@@ -364,7 +364,7 @@ def test_an_executor_with_a_call_that_never_ends_can_be_interrupted(tmp_path):
         """
             executor = VMExecutor(1)
             wait_running(executor.submit(spin))
-            threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+            threading.Thread(target=interrupt_the_shutdown).start()
             executor.shutdown()
 """,
     ],
@@ -385,6 +385,12 @@ def test_ctrl_c_stops_what_runs_as_it_ends_the_workers_of_a_process_pool(tmp_pat
             executor.submit(abs, -1)        # waits for ever unless it is cancelled
             while not future.running():
                 pass
+
+        def interrupt_the_shutdown():
+            while not executor._workers.closed:
+                pass
+            threading.Event().wait(0.1)
+            os.kill(os.getpid(), signal.SIGINT)
 
         def main():
             global executor
@@ -559,7 +565,11 @@ def test_a_call_that_cannot_be_unwound_holds_up_nobody(tmp_path):
                 future = executor.submit(search, os.path.abspath("begun"))
                 while not os.path.exists("begun"):
                     pass
-                threading.Event().wait(0.1)         # from the file's end into the regular expression
+                def cpu_s():
+                    return max(vm.cpu_s for vm in executor.statistics().vms if vm.task)
+                before = cpu_s()
+                while cpu_s() < before + 0.1:       # from the file's end into the regular expression
+                    threading.Event().wait(0.01)
                 future.stop()
                 try:
                     future.result()

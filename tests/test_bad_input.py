@@ -369,7 +369,7 @@ def test_closing_the_host_in_a_callback_and_in_a_host_function_ends_all_calls():
     until(waiting.running)
     with pytest.raises((vmhost.ClosedError, vmhost.TaskError)):
         task(1)
-    assert ended.wait(20)
+    assert ended.wait(60)
     assert type(waiting.exception()) is vmhost.ClosedError
     assert host.close() == ()
 

@@ -33,7 +33,7 @@ from vmhost.tunnel import Device, OfflineError, Server
 from vmhost.tunnel.tls import make_certificates
 
 ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 30
+WAIT_S = 60
 NOWHERE = "http://127.0.0.1:9"  # nothing answers there: everything comes by the tunnel
 PLAN = "steps: [{percent: 100, min_reports: 9}]\nmax_error: 100 %\nproof: {calls: 0}\n"
 DOUBLE = "def run(value):\n    return value * 2\n"

@@ -125,7 +125,7 @@ def new_key(folder, name):
     return key
 
 
-def until(condition, timeout_s=30):
+def until(condition, timeout_s=60):
     """Waits until `condition()` is true; returns its result."""
     end = time.monotonic() + timeout_s
     while not (found := condition()):

@@ -97,7 +97,6 @@ def test_one_that_breaks_does_not_take_others_along(database):
 def test_nobody_is_told_before_the_commit(database):
     """A reader of its own connection finds each item as soon as its `run` returned."""
     writer = Writer(database)
-    writer.hold.set()
     missing = []
 
     def one(begin):
@@ -109,6 +108,9 @@ def test_nobody_is_told_before_the_commit(database):
     threads = [threading.Thread(target=one, args=(1000 * n,)) for n in range(8)]
     for thread in threads:
         thread.start()
+    while len(writer.commit._waiting) < len(threads) - 1:
+        pass
+    writer.hold.set()
     for thread in threads:
         thread.join()
     assert missing == [] and len(items_of(database)) == 200

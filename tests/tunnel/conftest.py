@@ -11,7 +11,7 @@ from vmhost.tunnel.addresses import parse
 from vmhost.tunnel.backoff import Backoff
 from vmhost.tunnel.tls import make_certificates
 
-WAIT_S = 20  # a test's longest wait for an expected event
+WAIT_S = 60  # a test's longest wait for an expected event: a bound against hanging
 DEVICES = ("ann", "bob", "cyd")
 
 

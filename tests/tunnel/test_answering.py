@@ -176,6 +176,7 @@ def test_an_error_whose_text_has_a_surrogate_arrives(make_server, make_device, q
     answer.quick = quick
     server.answer("fails", answer)
     with server.running() as address, make_device(address) as device:
+        device.wait_connected(60)
         with pytest.raises(AnswerError, match=r"AnswerError: no \? text"):
             device.request("fails", 1, timeout_s=30)
         with pytest.raises(AnswerError, match=r"AnswerError: no \? text"):  # the connection is the same

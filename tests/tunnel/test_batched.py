@@ -147,6 +147,8 @@ def test_devices_share_a_batch(make_server, make_device):
     stuck = threading.Event()
     server.answer("stuck", Batched(lambda requests: stuck.wait(WAIT_S) and [1] * len(requests), wait_ms=0))
     with server.running() as address, make_device(address) as ann, make_device(address, name="bob") as bob:
+        ann.wait_connected(WAIT_S)
+        bob.wait_connected(WAIT_S)
         found = {}
 
         def ask(device, name):

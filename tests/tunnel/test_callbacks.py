@@ -1,6 +1,7 @@
 """Whatever functions of the application raise, both ends go on: an error answer or a retry, and nothing is leaked."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -61,6 +62,7 @@ def server(make_server):
 
 def alive(server, *devices):
     for device in devices:
+        device.wait_connected(WAIT_S)  # who asks waits for a second only
         assert device.ask("double", 2, timeout_s=WAIT_S) == 4
         device.send("kept", b"still there")
         assert device.wait_sent(WAIT_S)
@@ -169,7 +171,7 @@ def test_a_consumer_is_tried_again(server, make_device, end, kind):
 
     def take(body):
         tried.append(body)
-        if body == b"bad" and tried.count(body) < 4:
+        if body == b"bad" and (tried.count(body) < 4 or b"good" not in taken):
             end()
         taken.append(body)
 
@@ -188,7 +190,7 @@ def test_a_consumer_is_tried_again(server, make_device, end, kind):
         bob.send("c", b"good")
         assert ann.wait_sent(WAIT_S) and bob.wait_sent(WAIT_S)
         alive(server, ann, bob)
-    assert taken.count(b"good") >= 1 and taken[-1] == b"bad" and tried.count(b"bad") == 4
+    assert taken.count(b"bad") == 1 and tried.count(b"bad") >= 4, "what fails holds up no other device"
     assert elsewhere.closed == (kind == "elsewhere")
 
 
@@ -273,22 +275,27 @@ def test_a_token(make_server, make_device, end):
 @pytest.mark.parametrize("kind", ["thread", "loop"])
 def test_requests_whose_askers_gave_up_leave_their_room(server, make_device, kind):
     """One on a thread keeps its room until the function ends, as the thread is taken."""
-    go_on = threading.Event()
+    go_on, began = threading.Event(), []
 
     async def sleeps(request):
+        began.append(1)
         await asyncio.sleep(3600)
 
     server.answer("slow", sleeps if kind == "loop" else lambda request: go_on.wait(WAIT_S))
+    server.answer("quick", lambda request: request.value, quick=True)
     with server.running() as address, make_device(address) as ann:
         ann.wait_connected(WAIT_S)
-        for _ in range(MOST if kind == "thread" else 2 * MOST):
+        asked = server.worker.sessions["ann"].connection._asked
+        # on a slow machine some are given up before their function begins: those leave their room in either case
+        while len(asked) < MOST if kind == "thread" else len(began) < 2 * MOST:
             with pytest.raises(NoAnswerError):
                 ann.ask("slow", 1, timeout_s=0.02)
+            with contextlib.suppress(AnswerError):  # answered or refused, the server has heard of what came before
+                ann.ask("quick", 1, timeout_s=WAIT_S)
         if kind == "thread":
             with pytest.raises(AnswerError, match=f"{MOST} requests wait already"):
                 ann.ask("double", 1, timeout_s=WAIT_S)
         go_on.set()
-        asked = server.worker.sessions["ann"].connection._asked
         until(lambda: not asked)
         alive(server, ann)
 

@@ -83,10 +83,10 @@ def test_a_channel_that_is_not_there_is_an_error_and_no_fallback():
 
 
 def test_the_cloud_is_never_waited_for_longer_than_the_call_may_last(cloud):
-    recognise = Cascade(lambda value: value, "recognise", timeout_s=5)
-    with testing.stand_in(functions={"tunnel_recognise": cloud}, deadline_s=1):
+    recognise = Cascade(lambda value: value, "recognise", timeout_s=5000)
+    with testing.stand_in(functions={"tunnel_recognise": cloud}, deadline_s=1000):
         assert recognise(UNSURE).by == "large"
-    assert 0 < cloud.asked[0]["timeout_s"] < 1
+    assert 0 < cloud.asked[0]["timeout_s"] < 1000
     with testing.stand_in(functions={"tunnel_recognise": cloud}, deadline_s=0.001):
         assert recognise(UNSURE).reason == "late"
     assert len(cloud.asked) == 1

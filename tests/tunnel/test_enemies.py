@@ -85,6 +85,7 @@ def test_who_asks_and_does_not_read_is_not_read_either(make_server, make_device,
         make_device(address, name="bob") as bob,
     ):
         enemy.receive_kind(frames.WELCOME)
+        bob.wait_connected(WAIT_S)
         if how == "answers":
             asked = frames.encode(frames.CHANNEL, 0, "big", 4)
             asked += b"".join(frames.encode(frames.REQUEST, number, 0, 0, None) for number in range(count))
@@ -413,10 +414,12 @@ def test_pushes_for_a_device_that_does_not_read_stay_in_the_store(make_server, m
         with Raw(address, settings_of("ann"), limits=limits) as enemy:
             until(lambda: "ann" in server.worker.sessions)
             connection, highest = connection_of(server, "ann"), 0
-            for number in range(60):
+            for number in range(6000):
                 bob.send("c", b"%d" % number)
                 assert bob.wait_sent(WAIT_S)
                 highest = max(highest, connection.queued_bytes)
+                if number >= 60 and highest > 1 << 19:  # pushes may be read later than bob's first messages come
+                    break
                 for lane in list(connection._by_alias) if blindly else ():
                     if lane.last:
                         enemy.send(frames.ACK, lane.alias, lane.last)

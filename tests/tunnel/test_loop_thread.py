@@ -220,6 +220,7 @@ def test_after_a_handler_that_raises_a_device_connects_anew(make_server, make_de
                 if broken:
                     break
             assert broken, "the loop was never lent"
+            device.wait_connected(WAIT_S)
             assert device.request("echo", 2, WAIT_S) == 2
             until(lambda: device.statistics()["counts"]["connections"] > 1)
     finally:

@@ -60,6 +60,7 @@ def server(make_server):
 
 def alive(server, *devices):
     for device in devices:
+        device.wait_connected(WAIT_S)  # who asks waits for a second only
         assert device.ask("double", 2, timeout_s=WAIT_S) == 4
         device.send("kept", b"still there")
         assert device.wait_sent(WAIT_S)

@@ -170,6 +170,7 @@ def test_slow_functions_of_one_device_leave_threads_to_others(make_server, make_
     server.consume("quick", lambda message: None)
     with server.running() as address, make_device(address) as ann, make_device(address, name="bob") as bob:
         ann.wait_connected(WAIT_S)
+        bob.wait_connected(WAIT_S)
         asking = [threading.Thread(target=ann.ask, args=("slow", 1)) for _ in range(8)]
         for each in asking:
             each.start()

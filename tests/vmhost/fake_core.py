@@ -109,7 +109,7 @@ class Events:
             seen = self.waits
             self._woken = True
             self._changed.notify_all()
-            settled = self._changed.wait_for(lambda: self.waits > seen and not self._queue, 10)
+            settled = self._changed.wait_for(lambda: self.waits > seen and not self._queue, 60)
             assert settled, "the service thread is stuck"
 
 

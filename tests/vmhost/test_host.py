@@ -10,6 +10,7 @@ import msgpack
 import pytest
 
 import vmhost
+from tests.hosts import until
 from tests.vmhost import fake_core
 from tests.vmhost.fake_core import Ends, FakeCore
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
@@ -60,7 +61,7 @@ def test_the_handle_moves_to_a_newer_version_and_the_old_one_drains(fake_host, b
         the_running(core, "1.0.0")[0].end("old")
         settle(host)
     the_running(core, "2.0.0")[0].end("new")
-    assert (running.result(10), waiting.result(10), newer.result(10)) == ("old", "old", "new")
+    assert (running.result(60), waiting.result(60), newer.result(60)) == ("old", "old", "new")
     settle(host)
     assert host.statistics().draining == ()
     assert [vm for vm in core.vms if vm.lane and vm.lane.version == "1.0.0" and vm.state != "ended"] == []
@@ -103,7 +104,7 @@ def test_a_call_that_meets_the_closed_lane_of_an_old_version_goes_to_the_new_one
         Racing(*pair) for pair in zip(stale, fresh, ("_call", "_submit", "_submit_many"))
     )
     assert task(1) == 1
-    assert task.submit(2).result(10) == 2
+    assert task.submit(2).result(60) == 2
     assert list(task.map([3])) == [3]
 
 
@@ -136,10 +137,10 @@ def test_unload_lets_waiting_calls_run_or_ends_them(fake_host, bundle):
             task.submit(2)
         if drain:
             the_running(core)[0].end("done")
-            assert future.result(10) == "done"
+            assert future.result(60) == "done"
         else:
             with pytest.raises(vmhost.ClosedError):
-                future.result(10)
+                future.result(60)
         assert host.tasks == ()
         core.guest = lambda value, entry: value
         assert host.load(bundle())(3) == 3
@@ -347,7 +348,7 @@ def test_warm_vms_grow_when_they_are_lacked(fake_host, bundle):
     core.guest = lambda value, entry: value
     for call in the_running(core):
         call.end(None)
-    [future.result(10) for future in futures]
+    [future.result(60) for future in futures]
 
 
 # -- breakers ---------------------------------------------------------------------------------------------------------
@@ -387,7 +388,7 @@ def test_probes_close_it(fake_host, bundle, method):
         with pytest.raises(vmhost.TaskError):
             task("bad")
     for _ in range(2):
-        assert (task("good") if method == "call" else task.submit("good").result(10)) == "good"
+        assert (task("good") if method == "call" else task.submit("good").result(60)) == "good"
         settle(host)
     assert host.statistics().tasks["echo"].breaker.state == "closed"
     assert task._call == core.lanes[0].call
@@ -404,7 +405,7 @@ def test_who_has_the_results_of_the_probes_finds_it_closed(fake_host, bundle, mo
     late = []
     monkeypatch.setattr(host._service, "watch", lambda call, act: late.append(act))
     probes = [task.submit("good"), task.submit("good")]
-    assert [probe.result(10) for probe in probes] == ["good", "good"]
+    assert [probe.result(60) for probe in probes] == ["good", "good"]
     assert task("good") == "good"
     for act in late:
         act()
@@ -418,7 +419,7 @@ def test_a_wedged_vm_opens_the_breaker_and_is_replaced(fake_host, bundle):
     settle(host)
     next(vm for vm in core.vms if vm.call).quarantine("call")
     with pytest.raises(vmhost.VMLostError):
-        future.result(10)
+        future.result(60)
     settle(host)
     with pytest.raises(vmhost.BreakerOpenError):
         task(1)
@@ -528,7 +529,7 @@ def test_lines_of_a_guest_reach_the_logger_of_its_task(fake_host, bundle, caplog
     logger.setLevel(logging.INFO)
     try:
         vm.log(logging.INFO, "50 % done")
-        assert arrived.wait(10)
+        assert arrived.wait(60)
     finally:
         logger.removeHandler(handler)
         logger.setLevel(logging.NOTSET)
@@ -546,14 +547,14 @@ def test_lines_pile_up_in_the_core_where_they_are_bounded_while_a_handler_is_slo
     class Slow(logging.Handler):
         def emit(self, record):
             entered.set()
-            release.wait(10)
+            release.wait(60)
 
     handler = Slow()
     logger = logging.getLogger("vmhost.task.echo")
     logger.addHandler(handler)
     try:
         vm.log(logging.WARNING, "first")
-        assert entered.wait(10)
+        assert entered.wait(60)
         for number in range(10):
             vm.log(logging.WARNING, f"line {number}")
             settle(host)
@@ -604,7 +605,7 @@ def test_close_waits_for_callbacks_of_the_last_calls(fake_host, bundle):
     host, core = fake_host(FakeCore(guest=None))
     future = host.load(bundle()).submit(1)
     release, called = threading.Event(), []
-    future.add_done_callback(lambda f: (release.wait(10), called.append(f)))
+    future.add_done_callback(lambda f: (release.wait(60), called.append(f)))
     settle(host)
     the_running(core)[0].end(1)
     threading.Timer(0.05, release.set).start()
@@ -635,7 +636,7 @@ def test_host_functions_answer_those_who_were_granted_them(fake_host, bundle):
     def ask(name, value):
         request = Request(name, value, lane)
         host._service.events.post("host_call", request)
-        assert request.answered.wait(10)
+        assert request.answered.wait(60)
         return request.answer
 
     assert ask("length", "four") == ("reply", 4)
@@ -708,12 +709,12 @@ def test_close_drains(fake_host, bundle):
     settle(host)
     closer = threading.Thread(target=host.close)
     closer.start()
-    settle(host)
+    until(lambda: task._current.closed_because)
     with pytest.raises(vmhost.ClosedError, match="host is closed"):
         task(9)
     core.guest = lambda value, entry: value
     the_running(core)[0].end(0)
-    closer.join(10)
+    closer.join(60)
     assert not closer.is_alive()
     assert [f.result(0) for f in futures] == [0, 1, 2]
     assert all(vm.state == "ended" for vm in core.vms)
@@ -747,7 +748,7 @@ def test_close_is_idempotent_and_may_come_from_many_threads(fake_host, bundle):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert host.close() == host.close() == ()
     assert not host._service._thread.is_alive()
     with pytest.raises(vmhost.ClosedError):
@@ -764,7 +765,7 @@ def test_close_waits_for_vms_that_boot(fake_host):
     assert closer.is_alive()
     for vm in core.in_state("booting"):
         vm.boot()
-    closer.join(10)
+    closer.join(60)
     assert not closer.is_alive()
 
 
@@ -809,7 +810,7 @@ def test_a_dropped_host_cleans_up_after_itself(monkeypatch, bundle):
     del task
     gc.collect()
     assert seen() is None
-    service._thread.join(10)
+    service._thread.join(60)
     assert not service._thread.is_alive()
     assert all(vm.state == "ended" for vm in core.vms)
 
@@ -825,8 +826,8 @@ def test_a_future_keeps_its_host_until_the_call_ended(monkeypatch, bundle):
     gc.collect()
     service.events.settle()
     the_running(core)[0].end("one")
-    assert future.result(10) == "one"
+    assert future.result(60) == "one"
     del future
     gc.collect()
-    service._thread.join(10)
+    service._thread.join(60)
     assert not service._thread.is_alive()

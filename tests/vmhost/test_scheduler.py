@@ -82,7 +82,7 @@ def test_a_second_task_gets_half_of_the_vms_as_calls_of_the_first_end(fake_host,
         if vm.call:
             vm.call.end("done")
     for future in first + others:
-        future.result(10)
+        future.result(60)
 
 
 def test_an_idle_vm_of_another_task_makes_room_at_once(fake_host, bundle):
@@ -98,7 +98,7 @@ def test_an_idle_vm_of_another_task_makes_room_at_once(fake_host, bundle):
     host._service.events.settle()
     assert running(core, "a") == []
     running(core, "b")[0].call.end("two")
-    assert (one.result(), two.result(10)) == ("one", "two")
+    assert (one.result(), two.result(60)) == ("one", "two")
 
 
 def test_of_idle_vms_the_one_idle_longest_makes_room(fake_host, bundle):
@@ -121,10 +121,10 @@ def test_a_holder_gives_way_after_its_quantum_without_any_event(fake_host, bundl
     host._service.events.settle()
     second = b.submit(2)
     [holder] = running(core, "a")
-    assert holder.retiring.wait(10)
+    assert holder.retiring.wait(60)
     core.guest = lambda value, entry: value
     holder.call.end("first")
-    assert (first.result(10), second.result(10)) == ("first", 2)
+    assert (first.result(60), second.result(60)) == ("first", 2)
 
 
 def test_a_task_never_has_more_vms_than_its_concurrency(fake_host, bundle):
@@ -138,7 +138,7 @@ def test_a_task_never_has_more_vms_than_its_concurrency(fake_host, bundle):
     for vm in running(core, "a"):
         vm.call.end(None)
     for future in futures:
-        future.result(10)
+        future.result(60)
 
 
 def test_tasks_take_turns_when_there_are_more_of_them_than_vms(fake_host, bundle):
@@ -183,7 +183,7 @@ def test_a_lane_that_has_all_its_vms_does_not_wake_the_service_again(fake_host, 
     assert core.lanes[0].muted
     core.guest = lambda value, entry: value
     running(core, "a")[0].call.end(0)
-    assert [f.result(10) for f in futures[1:]] == list(range(50))
+    assert [f.result(60) for f in futures[1:]] == list(range(50))
 
 
 def test_a_lane_that_lost_its_vm_may_speak_again(fake_host, bundle):
@@ -215,7 +215,7 @@ def test_short_calls_get_no_more_vms_than_cores_and_long_ones_do(fake_host, bund
         for vm in running(core, "a"):
             vm.call.end(None)
         for future in futures:
-            future.result(10)
+            future.result(60)
 
 
 def test_short_calls_that_do_not_end_get_all_their_vms_after_a_quantum(fake_host, bundle):
@@ -230,7 +230,7 @@ def test_short_calls_that_do_not_end_get_all_their_vms_after_a_quantum(fake_host
     for vm in running(core, "a"):
         vm.call.end(None)
     for future in futures:
-        future.result(10)
+        future.result(60)
 
 
 def test_a_call_that_its_vm_has_not_begun_yet_counts(fake_host, bundle):

@@ -113,7 +113,7 @@ def test_a_full_queue_refuses_and_takes_calls_again_later(fake_host, bundle):
         task.submit(3)
     core.guest = lambda value, entry: value
     the_running(core)[0].end(0)
-    assert [f.result(10) for f in [first, *waiting]] == [0, 1, 2]
+    assert [f.result(60) for f in [first, *waiting]] == [0, 1, 2]
     assert task(4) == 4
 
 
@@ -142,7 +142,7 @@ def test_a_future_is_a_standard_one(fake_host, bundle):
     done, not_done = concurrent.futures.wait(futures, timeout=60)
     assert (len(done), len(not_done)) == (3, 0)
     assert sorted(f.result() for f in concurrent.futures.as_completed(futures, timeout=60)) == [0, 1, 2]
-    assert all(event.wait(10) for event in called)
+    assert all(event.wait(60) for event in called)
     assert "returned int" in repr(futures[0])
 
 
@@ -153,10 +153,10 @@ def test_who_wants_to_hear_of_the_end_alone_makes_no_machinery(fake_host, bundle
     for future, event in zip(futures, called):
         future.when_ended(event.set)
     futures[1].stop()
-    assert called[1].wait(10) and futures[1].cancelled() and not called[0].is_set()
+    assert called[1].wait(60) and futures[1].cancelled() and not called[0].is_set()
     core.guest = lambda value, entry: "ended"
     the_running(core)[0].end("ended")
-    assert called[0].wait(10) and futures[0].result(0) == "ended"
+    assert called[0].wait(60) and futures[0].result(0) == "ended"
     assert "_condition" not in vars(futures[0])
 
 
@@ -169,7 +169,7 @@ def test_result_times_out_and_the_call_goes_on(fake_host, bundle):
         future.exception(timeout=0)
     host._service.events.settle()
     the_running(core)[0].end("late")
-    assert future.result(10) == "late"
+    assert future.result(60) == "late"
 
 
 @pytest.mark.parametrize("watched", [False, True])
@@ -219,7 +219,7 @@ def test_a_callback_may_call_tasks(fake_host, bundle):
     host._service.events.settle()
     core.guest = lambda value, entry: value
     the_running(core)[0].end(1)
-    assert called.wait(10)
+    assert called.wait(60)
     assert answers == [2]
 
 
@@ -322,7 +322,7 @@ def test_a_dropped_map_cancels_what_waits(fake_host, bundle):
     core.guest = None
     next_result.start()
     the_running(core)[0].end(0)
-    next_result.join(10)
+    next_result.join(60)
     results.close()
     assert core.lanes[0].queued == 0
 

@@ -24,6 +24,7 @@ from .reading import read
 from .source import parse
 from .stream_task import FieldError, Table, Trigger
 from .task_table import TASK
+from .yaml_loader import Loader
 
 SPEC_NAME = "task.yaml"
 MAX_SPEC_BYTES = 1 << 20
@@ -219,7 +220,7 @@ def _parsed(data, path, problems):
     try:
         text = data.decode()
         depth = 0
-        loader = yaml.SafeLoader(text)
+        loader = Loader(text)
         while loader.check_event():
             event = loader.get_event()
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -229,7 +230,7 @@ def _parsed(data, path, problems):
             if isinstance(event, yaml.AliasEvent):
                 problems.add([], "aliases (*name) are not allowed; write the value again", event.start_mark.line + 1)
         problems.stop()
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=Loader)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise TaskSpecError([f"{path}:{line}: expected UTF-8, got byte {data[error.start]:#04x}"]) from error
@@ -245,7 +246,7 @@ def _parsed(data, path, problems):
         line = text.count("\n", 0, error.position) + 1
         problem = f"unacceptable character {error.character:#04x}; remove it, or write it as an escape in double quotes"
         raise TaskSpecError([f"{path}:{line}: not YAML: {problem}"]) from error
-    except ValueError as error:  # PyYAML's own, of "\U00110000" and a version of too many digits
+    except ValueError as error:  # PyYAML's own, of a version of too many digits
         raise TaskSpecError([f"{path}:{loader.line + 1}: not YAML: {error}"]) from error
     if root is None:
         return None, {}

@@ -67,6 +67,9 @@ def test_an_empty_file_is_a_host_with_the_defaults(tmp_path):
         ("vms:\n  max: many\n", "host.yaml:2: vms.max: expected a whole number from 1 to 4096, got 'many'"),
         ("vms: {warmth: 3}\n", "host.yaml:1: vms.warmth: unknown key; did you mean 'warm'?"),
         ("queue: 5\nqueue: 6\n", "host.yaml:2: queue: written twice (first in line 1)"),
+        ('{\n\t"queue": 5,\n\t"queue": 6\n}\n', "host.yaml:3: queue: written twice (first in line 2)"),
+        ('queue: 5\nstate: "\\U00110000"\n', 'host.yaml:2: not YAML: expected an escape of a character, at most "\\U0'),
+        ("load: &all [*all]\n", "host.yaml: not YAML: nested too deeply, or an alias (*name) within the value that it"),
         ("grace_time: soon\n", "host.yaml:1: grace_time: expected a time such as 500 ms, got 'soon'"),
         ("grace_time: 0 s\n", "host.yaml:1: grace_time: expected a quantity above zero"),
         (

@@ -14,6 +14,7 @@ from vmhost.errors import ConfigurationError
 
 _MAX_BYTES = 16 << 20
 _MAX_VALUES = 1_000_000  # with those that aliases repeat, which may be exponentially many
+_TOO_DEEP = "nested too deeply, or an alias (*name) within the value that it names"
 
 
 class SettingsFile:
@@ -100,16 +101,20 @@ def plain_yaml(text):
 
     try:
         return yaml.load(text, Loader=_loader())  # noqa: S506 - a SafeLoader
-    except (ValueError, RecursionError) as error:  # escapes that are none; nested too deeply
+    except RecursionError as error:
+        raise yaml.YAMLError(_TOO_DEEP) from error
+    except ValueError as error:  # a version of too many digits
         raise yaml.YAMLError(str(error)) from error
 
 
 @functools.cache
 def _loader():
-    """yaml.SafeLoader, whose errors of values that are not of their tag's type have a line."""
+    """A safe loader, whose errors of values that are not of their tag's type have a line."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    from vmhost.bytecode import yaml_loader
+
+    class Loader(yaml_loader.Loader):
         def construct_object(self, node, deep=False):
             try:
                 value = super().construct_object(node, deep)
@@ -157,7 +162,9 @@ def _parse(path, advice, content_of):
         return values, None
     lines = {}
     try:
-        _note_lines(yaml.compose(text, Loader=yaml.SafeLoader), (), lines, path)
+        is_json = values is not None or isinstance(not_json, _TwiceError)
+        spaced = text.replace("\t", " ") if is_json else text  # YAML refuses JSON's tabs; its texts have none
+        _note_lines(yaml.compose(spaced, Loader=_loader()), (), lines, path)
         return _small(plain_yaml(text)) or {} if values is None else values, lines
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         if values is not None:
@@ -165,7 +172,8 @@ def _parse(path, advice, content_of):
         if isinstance(not_json, _TwiceError):
             raise ConfigurationError(f"{path}: {not_json}") from None
         mark = getattr(error, "problem_mark", None)
-        line, problem = (f":{mark.line + 1}", error.problem) if mark else ("", " ".join(str(error).split()))
+        text = _TOO_DEEP if isinstance(error, RecursionError) else " ".join(str(error).split())
+        line, problem = (f":{mark.line + 1}", error.problem) if mark else ("", text)
         raise ConfigurationError(f"{path}{line}: not YAML: {problem}") from error
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import click
 
+from vmhost.access import ROLES
 from vmhost.cli import failures, links, quantities
 from vmhost.cli.groups import Group
+from vmhost.deployment.cloud import release_states
 
 
 @click.group(cls=Group)
@@ -93,15 +95,19 @@ def init(output, folder, admin, postgresql):
 @command.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
-    "--listen", default="127.0.0.1:8470", show_default=True, metavar="ADDRESS:PORT", help="Port 0: a free one."
+    "--listen",
+    default="127.0.0.1:8470",
+    show_default=True,
+    type=quantities.Address(),
+    help="Port 0: a free one.",
 )
 @click.option(
     "--poll",
     "poll_s",
-    default=30.0,
+    default="30 s",
     show_default=True,
-    type=click.FloatRange(0.1, 86400),
-    help="Seconds between a device's requests.",
+    type=quantities.Time(at_least=0.1, at_most=86400),
+    help="The time between a device's requests.",
 )
 @click.option(
     "--files-url",
@@ -276,7 +282,7 @@ def repository(output, ask, name):
 @command.command()
 @click.argument("name")
 @click.option(
-    "--role", required=True, help="viewer, developer, debugger, releaser, admin; or fleet, with which devices join."
+    "--role", required=True, type=click.Choice(tuple(ROLES)), help="What it may do; with that of fleet devices join."
 )
 @_remote
 def account(output, ask, name, role):
@@ -312,7 +318,7 @@ def _until(token):
 
 @command.command()
 @click.argument("name")
-@click.option("--role", help="The new role.")
+@click.option("--role", type=click.Choice(tuple(ROLES)), help="The new role.")
 @click.option("--disable/--enable", "disabled", default=None, help="Whether its tokens are refused.")
 @_remote
 def change(output, ask, name, role, disabled):
@@ -726,7 +732,7 @@ def releases(output, ask, task):
 
 @command.command()
 @click.argument("number", type=int)
-@click.option("--state", help="Only devices offered, taken, running, proven, failed, silent or declined.")
+@click.option("--state", type=click.Choice(tuple(release_states.DEVICE)), help="Only devices in this state.")
 @_remote
 def show(output, ask, number, state):
     """Show release NUMBER, and its devices with their reasons."""

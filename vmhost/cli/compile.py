@@ -15,7 +15,7 @@ from vmhost.cli import failures, inspect, keys
     "-o",
     "--output",
     "path",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     help="The bundle to write, or a folder for several. [default: NAME.vmb here]",
 )
 @click.option("--target", help="The Python version to compile for. [default: that in task.yaml]")
@@ -46,7 +46,9 @@ def command(output, folders, path, target, optimize, sign, script, packages, str
     from vmhost.compiler import compile_folder
 
     key = keys.signing_key(sign) if sign else None
-    into_folder = path is not None and (len(folders) > 1 or path.is_dir() or str(path).endswith(os.sep))
+    names_folder = path is not None and path.endswith(os.sep)  # a Path has no such end
+    path = None if path is None else Path(path)
+    into_folder = path is not None and (len(folders) > 1 or path.is_dir() or names_folder)
     if len(folders) > 1 and path is not None and (path.is_file() or (path.suffix == ".vmb" and not path.is_dir())):
         raise failures.Failure(f"{path}: is a file; with several task folders -o names a folder")
     written, source_of, saved = [], {}, {}

@@ -65,7 +65,8 @@ def _size(text):
 def _models(path, only, store):
     """The bytes of the model files and, for ONNX, Savings (else None), by name."""
     if not path.is_file():
-        raise failures.Failure(f"{path}: no such file; expected an ONNX model, a model file or a bundle")
+        got = "is a folder" if path.is_dir() else "no such file"
+        raise failures.Failure(f"{path}: {got}; expected an ONNX model, a model file or a bundle")
     if path.suffix == ".onnx":
         from vmhost.compiler import compile_onnx
 

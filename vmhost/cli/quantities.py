@@ -1,4 +1,4 @@
-"""Times, sizes and addresses on the command line: types of options, checked before a command begins its work."""
+"""Times, moments, sizes and addresses on the command line: types of options, checked before a command works."""
 
 import click
 
@@ -29,6 +29,20 @@ class Time(click.ParamType):
 
 def _shown(seconds):
     return f"{seconds / 86400:g} d" if seconds >= 2 * 86400 else f"{seconds:g} s"
+
+
+class Moment(click.ParamType):
+    """Milliseconds since 1970, of a text such as 2026-11-25T10:30 or of that number."""
+
+    name = "moment"
+
+    def convert(self, value, parameter, context):
+        from vmhost.pipeline.stored import moment_ms
+
+        try:
+            return moment_ms(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), parameter, context)
 
 
 class Size(click.ParamType):

@@ -6,7 +6,28 @@ import click
 
 from vmhost.cli import failures, inspect, keys
 
-_FAIL_ON = ("different", "error", "slower", "larger", "skipped")
+
+class _Statuses(click.ParamType):
+    """Statuses with commas between, as a tuple; nothing: none."""
+
+    name = "status"
+
+    def get_metavar(self, param, ctx):
+        return f"[{'|'.join(self._choices())}],..."
+
+    def convert(self, value, parameter, context):
+        if not isinstance(value, str):
+            return value
+        found, choices = [part.strip() for part in value.split(",") if part.strip()], self._choices()
+        for status in found:
+            if status not in choices:
+                self.fail(f"expected any of {', '.join(choices)}, got {status!r:.80}", parameter, context)
+        return tuple(status for status in found if status != "nothing")
+
+    def _choices(self):
+        from vmhost.operations.replay import STATUSES
+
+        return (*(status for status in STATUSES if status != "same"), "nothing")
 
 
 @click.command(short_help="Run recorded calls in a new version, and compare.")
@@ -20,8 +41,8 @@ _FAIL_ON = ("different", "error", "slower", "larger", "skipped")
     "--fail-on",
     default="different,error",
     show_default=True,
-    metavar="STATUS,...",
-    help=f"What makes the command fail: any of {', '.join(_FAIL_ON)}, or nothing.",
+    type=_Statuses(),
+    help="What makes the command fail.",
 )
 @click.option(
     "--fault",
@@ -62,7 +83,6 @@ def command(
     from vmhost.operations import comparison, replay, replay_reports
 
     inspect.existing(bundle)
-    failing = _failing(fail_on)
     rules = replay.Rules(
         tolerance=comparison.Tolerance(relative=_at_least(tolerance, 0.0, "--tolerance")),
         slower=_at_least(slower, 1.0, "--slower"),
@@ -82,14 +102,14 @@ def command(
             allow_unsigned=allow_unsigned,
             progress=lambda done: progress.update(bar, completed=done),
         )
-    for path, text in ((junit, replay_reports.as_junit(report, failing)), (page, replay_reports.as_html(report))):
+    for path, text in ((junit, replay_reports.as_junit(report, fail_on)), (page, replay_reports.as_html(report))):
         if path is not None:
             _write(path, text)
     if output.as_json:
         output.document(replay_reports.as_plain(report))
     else:
         _print_report(report)
-    return failures.TASK_FAILED if report.failed(failing) else failures.DONE
+    return failures.TASK_FAILED if report.failed(fail_on) else failures.DONE
 
 
 def _print_report(report):
@@ -109,14 +129,6 @@ def _print_report(report):
             click.echo(f"    {one}")
     if len(counts) > 20:
         click.echo(f"... and {len(counts) - 20} more; --html FILE lists them")
-
-
-def _failing(text):
-    statuses = tuple(part.strip() for part in text.split(",") if part.strip() and part.strip() != "nothing")
-    for status in statuses:
-        if status not in _FAIL_ON:
-            raise click.UsageError(f"--fail-on: expected any of {', '.join(_FAIL_ON)}, or nothing; got {status!r}")
-    return statuses
 
 
 def _at_least(value, least, option):

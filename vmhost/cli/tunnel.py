@@ -79,11 +79,14 @@ def _keys(function):
 @click.option(
     "--drain", default="5 s", show_default=True, type=quantities.Time(), help="How long devices have to move elsewhere."
 )
-@click.option("--spin-us", type=click.FloatRange(0, 10_000), help="How long to poll before sleeping. [default: 200]")
+@click.option(
+    "--spin", "spin_s", type=quantities.Time(at_most=0.01), help="How long to poll before sleeping. [default: 200 us]"
+)
+@click.option("--spin-us", type=click.FloatRange(0, 10_000), hidden=True, help="The same in microseconds.")
 @failures.command
 def serve(
     output, store, listen, keys, certificate, key, ca, tokens, processes, table, rows, consumers, postgresql,
-    webhooks, secret_file, answers, drain, spin_us,
+    webhooks, secret_file, answers, drain, spin_s, spin_us,
 ):  # fmt: skip
     """Store messages of devices in the SQLite file STORE, until Ctrl-C.
 
@@ -104,6 +107,8 @@ def serve(
         )
     if ca is None and tokens is None:
         raise failures.Failure("the server cannot authenticate devices: give --ca or --tokens")
+    if spin_s is not None:
+        spin_us = spin_s * 1e6
     with _said():
         server = Server(
             store, certificate=certificate, key=key, client_ca=ca, identify=None if tokens is None else Tokens(tokens),

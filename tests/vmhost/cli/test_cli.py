@@ -72,6 +72,7 @@ from vmhost.cli.inspect import size_text
             failures.WRONG_INPUT,
             "--each: expected a list of values as input, got dict",
         ),
+        (["explain", "greet"], failures.WRONG_INPUT, "greet: is a folder; expected an ONNX model"),
         (["run", "greet.vmb", "--timeout", "soon"], failures.WRONG_INPUT, "expected a time such as"),
         (["run", "greet.vmb", "--timeout", "-1 s"], failures.WRONG_INPUT, "expected a time such as"),
         (
@@ -412,6 +413,47 @@ def test_every_command_shows_an_example_that_it_accepts(vmhost, tmp_path, monkey
 )
 def test_times_have_one_syntax_and_are_seconds_without_a_unit(text, seconds):
     assert quantities.Time().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments", "name", "value"),
+    [
+        ("cloud serve", ["cloud", "--poll", "500 ms"], "poll_s", 0.5),
+        ("cloud serve", ["cloud", "--poll", "5"], "poll_s", 5),
+        ("cloud serve", ["cloud"], "poll_s", 30),
+        ("tunnel serve", ["store", "--spin", "50 us"], "spin_s", 5e-5),
+        ("tunnel serve", ["store", "--spin-us", "50"], "spin_us", 50),
+        ("pipeline features", ["--at", "2026-11-25T10:30+00:00"], "at_ms", 1_795_602_600_000),
+        ("pipeline features", ["--at", "1795602600000"], "at_ms", 1_795_602_600_000),
+        ("replay", ["a", "--bundle", "b"], "fail_on", ("different", "error")),
+        ("replay", ["a", "--bundle", "b", "--fail-on", "slower, nothing"], "fail_on", ("slower",)),
+    ],
+)
+def test_options_take_times_with_units(words, arguments, name, value):
+    group, _, rest = words.partition(" ")
+    command = vmhost_command.get_command(None, group)
+    command = command.get_command(None, rest) if rest else command
+    with command.make_context(words, arguments) as context:
+        assert context.params[name] == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cloud", "serve", "cloud", "--poll", "soon"], "'--poll': expected a time such as"),
+        (["cloud", "serve", "cloud", "--poll", "50 ms"], "'--poll': expected at least 0.1 s"),
+        (["cloud", "serve", "cloud", "--listen", "8470"], "'--listen': expected an address and a port"),
+        (["tunnel", "serve", "store", "--spin", "1 s"], "'--spin': expected at least 0 s, at most 0.01 s"),
+        (["pipeline", "features", "--at", "soon"], "'--at': expected a moment such as"),
+        (["cloud", "account", "ann", "--role", "boss"], "'--role': 'boss' is not one of 'viewer', 'developer'"),
+        (["cloud", "change", "ann", "--role", "boss"], "'--role': 'boss' is not one of 'viewer', 'developer'"),
+        (["cloud", "show", "1", "--state", "broken"], "'--state': 'broken' is not one of 'offered', 'taken'"),
+        (["replay", "a", "--bundle", "b", "--fail-on", "same"], "'--fail-on': expected any of different, error, slow"),
+    ],
+)
+def test_a_wrong_time_or_choice_is_told_before_the_work(capsys, arguments, message):
+    assert main(arguments) == failures.WRONG_INPUT
+    assert message in capsys.readouterr().err
 
 
 def test_every_command_and_option_is_explained():

@@ -47,6 +47,11 @@ def test_inspect_says_who_signed_what_nobody_trusts(vmhost, task_folder, tmp_pat
     assert json.loads(vmhost("inspect", path, "--json")[1])["signature"] is None
 
 
+def test_an_output_that_ends_in_a_slash_is_a_folder(vmhost, task_folder, tmp_path):
+    code, _, _ = vmhost("compile", task_folder, "-o", f"{tmp_path}/served/")
+    assert code == 0 and (tmp_path / "served" / "greet.vmb").is_file()
+
+
 def test_several_folders_go_into_one(vmhost, task_folder, tmp_path):
     code, out, _ = vmhost("compile", task_folder, ROOT / "tasks" / "runaway", "-o", tmp_path / "out")
     assert code == 0 and len(out.splitlines()) == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from vmhost.cli import failures
+from vmhost.cli import failures, quantities
 from vmhost.cli.pipeline import stores
 
 
@@ -16,7 +16,9 @@ from vmhost.cli.pipeline import stores
 @click.option("--folder", type=click.Path(path_type=Path, exists=True, file_okay=False), help="A pipeline's folder.")
 @click.option("--key", help="Read this key's features from the events in --folder.")
 @click.option("--view", default="*", show_default=True, help="The view; a star means all features.")
-@click.option("--at", "at_ms", type=int, help="As of that time, in milliseconds since 1970. [default: now]")
+@click.option(
+    "--at", "at_ms", type=quantities.Moment(), help="As of that time, such as 2026-11-25T10:30. [default: now]"
+)
 @failures.command
 def features(output, path, operators, folder, key, view, at_ms):
     """List the features that FEATURES.YAML declares; with --folder and --key, their values for a key."""

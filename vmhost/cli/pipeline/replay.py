@@ -117,7 +117,7 @@ def _must_be_new(folder, recording):
             if stored.status()["events"]["position"]:
                 raise failures.Failure(
                     f"{folder}: holds events of a pipeline already, with which those that are replayed would mix; name "
-                    "a new folder (--folder), or go on with a replay that was cut off (--continue)"
+                    "a new folder, or go on with a replay that was cut off (--continue)"
                 )
 
 

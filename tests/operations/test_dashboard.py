@@ -74,17 +74,18 @@ def test_pages_show_what_ran(working):
 
 def test_long_calls_have_the_size_of_their_input(tmp_path):
     source = (
-        "import time\n\n\ndef run(value):\n    time.sleep(0.05 if len(value) > 1000 else 0)\n    return len(value)\n"
+        "import time\n\n\ndef run(value):\n    time.sleep(0.5 if len(value) > 1000 else 0)\n    return len(value)\n"
     )
     with host() as running, Dashboard(running, "127.0.0.1:0") as dashboard:
         work = running.load(bundle(tmp_path, source=source))
         for number in range(40):
             work(b"a" * (200_000 if number == 7 else number))
-        longest, *others = running.longest_calls("worker")
-        assert longest.wall_s > 0.05 and 200_000 <= longest.input_bytes < 200_100
+        calls = running.longest_calls("worker")
+        [longest] = [call for call in calls if call.input_bytes >= 100]  # a busy machine may hold another up for longer
+        assert longest.wall_s > 0.5 and 200_000 <= longest.input_bytes < 200_100
         assert (longest.version, longest.outcome) == ("1.0.0", "OK") and abs(longest.ended - time.time()) < 60
-        assert len(others) == 9 and all(call.input_bytes < 100 and call.wall_s < longest.wall_s for call in others)
-        assert [call.wall_s for call in others] == sorted((call.wall_s for call in others), reverse=True)
+        assert [call.wall_s for call in calls] == sorted((call.wall_s for call in calls), reverse=True)
+        assert len(calls) == 10
         page = ask(dashboard, "/tasks/worker", dashboard.token)[2]
         assert '<td class="n">195.3 KiB</td><td>OK</td>' in page
         with pytest.raises(KeyError, match="no such task"):

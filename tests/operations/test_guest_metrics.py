@@ -1,6 +1,7 @@
 """Metrics that tasks count themselves: compared with their work, in many VMs at once that come and go; bounds;
 denials; and the Grafana dashboard, whose queries name existing metrics."""
 
+import concurrent.futures
 import json
 import re
 import threading
@@ -12,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 
 import vmhost
 from tests.batches import each
-from tests.hosts import bundle
+from tests.hosts import bundle, until
 from vmhost.guest import metrics as plain_metrics
 from vmhost.operations import metrics
 
@@ -83,12 +84,15 @@ def test_counts_are_those_of_what_ran_while_vms_come_and_go_and_others_read():
         reader.start()
         try:
             values = [{"kind": "ab"[number % 2], "open": 1, "price": 5.0} for number in range(4000)]
-            for _ in range(2):
+            for turn in (1, 2):
                 assert sum(1 for _ in task.map(values)) == 4000
                 with pytest.raises(vmhost.TaskError):
                     task({"kind": "a"})  # counted before it fails
-                with pytest.raises(vmhost.TimeLimitError):  # a VM that is stopped ends, and another takes its place
-                    task({"kind": "endless", "open": 1, "price": 5.0}, timeout_s=2)
+                stopped = task.submit({"kind": "endless", "open": 1, "price": 5.0})
+                until(lambda turn=turn: samples(running).get(("orders_total", (("kind", "endless"),))) == 2 * turn)
+                stopped.stop()  # its VM ends, and another takes its place
+                with pytest.raises(concurrent.futures.CancelledError):
+                    stopped.result()
         finally:
             over.set()
             reader.join()

@@ -72,7 +72,7 @@ def test_calls_behind_one_that_hangs_lose_no_try(tmp_path):
     there without having begun."""
     source = ROWS.replace("    return", '    while value["visit"] == "hog":\n        pass\n    return')
     task = stream_task(
-        tmp_path, source, "on: [click], events: none, queue: 1000, retries: 0", limits=", wall_time: 300 ms"
+        tmp_path, source, "on: [click], events: none, queue: 1000, retries: 0", limits=", wall_time: 3 s"
     )
     policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))
     with open_pipeline(tmp_path, task, host={"policy": policy}) as pipeline:

@@ -66,7 +66,8 @@ def test_threads_are_made_as_they_are_needed_up_to_their_number():
     assert len(seen) == 6 and not any(thread.is_alive() for thread in seen)
 
 
-def test_close_waits_for_a_function_whose_guest_gave_up(slow, caplog):
+def test_close_waits_for_a_function_whose_guest_gave_up(slow, caplog, monkeypatch):
+    monkeypatch.setattr(service_module, "_FUNCTIONS_END_S", LONG_S)
     with vmhost.Host(allow_unsigned=True, policy=PATIENT, functions={"price": slow}) as host:
         task = asking(host)
         error = stopped_by_its_deadline(task, "apple", "run", lambda error: slow.began.is_set())

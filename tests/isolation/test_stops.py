@@ -387,7 +387,14 @@ def test_a_caller_is_answered_when_grace_is_over_however_long_its_vm_stays_in_c(
         tasks = [host.load(bundle(STUCK, f"task{number}", limits=limits)) for number in range(8)]
         for task in tasks:
             assert task(1) == 1
-        late = []
+        late, stalls = [], []
+        def watch():                    # a machine that stands still is late for all
+            while True:
+                began = time.monotonic()
+                time.sleep(0.1)
+                if (stalled := time.monotonic() - began - 0.1) > 0.5:
+                    stalls.append(stalled)
+        threading.Thread(target=watch, daemon=True).start()
         @contextlib.contextmanager
         def measured(what, timeout_s=1.0, grace_s=1.0):
             began = time.monotonic()
@@ -421,13 +428,13 @@ def test_a_caller_is_answered_when_grace_is_over_however_long_its_vm_stays_in_c(
             futures += [threads.submit(queued, task, entry) for task, (_, entry) in zip(tasks[:2], ways)]
             for future in futures:
                 future.result()
-        print(len(late), max(late), flush=True)
+        print(len(late), round(sum(stalls), 2), max(late), flush=True)
         os._exit(0)
     """)
     assert (done.stderr, done.returncode) == ("", 0)
-    number, worst = done.stdout.split(maxsplit=1)
+    number, stalled_s, worst = done.stdout.split(maxsplit=2)
     assert number == "10", done.stdout
-    assert eval(worst)[0] < 3, f"seconds later than deadline and grace: {worst}"
+    assert eval(worst)[0] < 3 + float(stalled_s), f"seconds later than deadline and grace: {worst}"
 
 
 def test_threads_left_spinning_keep_their_vm_from_ending_but_nobody_else():

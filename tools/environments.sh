@@ -9,7 +9,6 @@ name=environments
 wanted=$(sha256sum < tools/environments.lock)
 if [ "$(cat "$folder/stamp" 2>/dev/null)" != "$wanted" ]; then
     rm -rf "$folder"
-    uv=$(command -v uv || ls .python/tools/uv/site/bin/uv 2>/dev/null) || fail "uv is missing: run make build"
     begin
     # the names differ between Debian's releases
     for allocator in libjemalloc2 "libtcmalloc-minimal4 libtcmalloc-minimal4t64" "libmimalloc2.0 libmimalloc3"; do
@@ -20,7 +19,7 @@ if [ "$(cat "$folder/stamp" 2>/dev/null)" != "$wanted" ]; then
         done
     done
     for deb in "$work"/cache/archives/*.deb; do dpkg -x "$deb" "$work/root"; done
-    "$uv" pip install -q --no-deps --require-hashes --python .venv/bin/python --target "$work/packages" \
+    .venv/bin/uv pip install -q --no-deps --require-hashes --python .venv/bin/python --target "$work/packages" \
         -r tools/environments.lock || fail "the packages of tools/environments.lock could not be had"
     printf '%s' "$wanted" > "$work/stamp"
     finish

@@ -12,8 +12,6 @@ folder=$(pwd -P)/build/tuf-conformance
 
 fail() { echo "tuf_conformance: $*" >&2; exit 1; }
 
-uv=$(command -v uv || ls .venv/bin/uv .python/tools/uv/site/bin/uv 2>/dev/null | head -n 1)
-[ -n "$uv" ] || fail "uv is missing: run make build"
 mkdir -p build
 exec 9> build/tuf-conformance.lock
 flock 9
@@ -26,8 +24,8 @@ if [ "$(cat "$folder/is" 2>/dev/null)" != "$want" ]; then
         fail "$source cannot be cloned (${reason:-no answer in 300 s}); clone it elsewhere, and say TUF_CONFORMANCE=FOLDER"
     fi
     git -C "$folder/suite" checkout -q "$commit" 2>/dev/null || fail "$source has no commit $commit; clone it anew"
-    "$uv" venv -q --python .venv/bin/python "$folder/env" >&2
-    "$uv" pip install -q --python "$folder/env/bin/python" --require-hashes -r tools/tuf_conformance.lock >&2 ||
+    .venv/bin/uv venv -q --python .venv/bin/python "$folder/env" >&2
+    .venv/bin/uv pip install -q --python "$folder/env/bin/python" --require-hashes -r tools/tuf_conformance.lock >&2 ||
         fail "the suite's dependencies could not be installed"
     # The client reads its time from a variable (tests/deployment/tuf_client.py): no library to preload is needed.
     printf '%s\n' '#!/bin/sh' 'time=$1; shift; TUF_CLIENT_TIME=$time exec "$@"' > "$folder/bin/faketime"

@@ -98,9 +98,11 @@ def _first_example(nothing):
 
 def _one_thread_of_numpy():
     """The threads of NumPy's OpenBLAS wait for each other in loops. With more workers than cores, a product of two
-    matrices by two threads takes ten times as much processor time as by one. The engine has an OpenBLAS of its own."""
-    numpy = sys.modules.get("numpy")
-    for library in Path(numpy.__file__).parents[1].glob("numpy.libs/libscipy_openblas*.so") if numpy else ():
+    matrices by two threads takes ten times as much processor time as by one. The engine has an OpenBLAS of its own.
+    They exist from here on, so that no test seems to leave them behind that imports NumPy first."""
+    import numpy
+
+    for library in Path(numpy.__file__).parents[1].glob("numpy.libs/libscipy_openblas*.so"):
         ctypes.CDLL(str(library)).scipy_openblas_set_num_threads64_(1)
 
 

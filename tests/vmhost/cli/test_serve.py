@@ -173,6 +173,31 @@ def test_answers_that_nobody_reads_do_not_keep_the_server(folder):
         os.close(pipe[0])
 
 
+SIGNALS_ELSEWHERE = """
+import signal, sys, threading
+from vmhost.lines import signals
+
+signals._MARGIN_S = 0.1
+never = threading.Lock()
+never.acquire()
+with signals.Signals(0.0) as found:
+    found.begin()
+    # Python's own handler runs on the main thread, which waits and is not woken
+    threading.Timer(0.5, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)).start()
+    never.acquire()
+"""
+
+
+def test_a_signal_that_does_not_wake_the_main_thread_ends_the_process_all_the_same():
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALS_ELSEWHERE], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (
+        exit_codes.HOST_FAILED,
+        "error: answers could not be written within 0.1 s; the process ends without them\n",
+    )
+
+
 def _waiting_bytes(descriptor):
     return struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0]
 

@@ -1,9 +1,13 @@
 """Releases: which devices get which version when, and the effect of reports."""
 
+import contextlib
+
 import pytest
 
 from tests.deployment.platforms import Clock, add_version, platform_in
+from tests.hosts import until
 from vmhost.cohorts import cohort_of
+from vmhost.deployment.cloud import platform as platform_module
 from vmhost.deployment.cloud import release_states
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.errors import MissingError, RefusedError
@@ -540,3 +544,35 @@ def test_a_device_that_reports_while_the_silent_are_looked_for_is_not_silent(pla
     monkeypatch.setattr(platform.releases, "change", changed)
     platform.releases.tick()
     assert (release.counts.silent, release.counts.proven) == (0, 1)
+
+
+def test_a_release_whose_start_fails_during_a_tick_is_left_out(platform, monkeypatch):
+    """Another thread starts a release, a tick sees it, and the start's transaction is rolled back."""
+    vanishing, staying = start(platform, "1"), start(platform, "1", task="shop/words")
+    change = platform.releases.change
+
+    @contextlib.contextmanager
+    def changed():
+        with change() as connection:
+            platform.releases.releases.pop(vanishing.id, None)
+            yield connection
+
+    monkeypatch.setattr(platform.releases, "change", changed)
+    judged = []
+    monkeypatch.setattr(platform.releases, "_judge", lambda connection, release: judged.append(release.id))
+    platform.releases.tick()
+    assert judged == [staying.id]
+
+
+def test_a_fault_of_a_tick_does_not_end_the_ticks(platform, monkeypatch, caplog):
+    ticks = []
+
+    def tick():
+        ticks.append(1)
+        raise KeyError(38)
+
+    monkeypatch.setattr(platform_module, "_TICK_S", 0.01)
+    monkeypatch.setattr(platform.releases, "tick", tick)
+    platform.start_ticking()
+    until(lambda: len(ticks) > 2)
+    assert "releases are stalled, and it is tried again" in caplog.text

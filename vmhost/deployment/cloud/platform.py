@@ -155,6 +155,8 @@ class Platform:
                 self.sync_metadata()
             except (StoreError, OSError) as error:  # such as a full disk; it is tried again
                 _log.error("releases are stalled: %s", error)
+            except Exception:  # a fault of ours: without a tick no release would go on until the next start
+                _log.exception("releases are stalled, and it is tried again")
 
     def sync_metadata(self):
         """Brings the signed metadata up to date with the releases, and begins plans that waited to be listed."""

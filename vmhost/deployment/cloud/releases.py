@@ -613,7 +613,8 @@ class Releases:
             if release.counts.taken or release.counts.running:
                 self._find_silent(release, now_ms)
             with self.change() as connection:
-                self._judge(connection, self.releases[release.id])
+                if (current := self.releases.get(release.id)) is not None:  # else its start has failed meanwhile
+                    self._judge(connection, current)
 
     def _find_silent(self, release, now_ms):
         taken_ms = now_ms - release.plan.silence_s * 1000
@@ -632,7 +633,8 @@ class Releases:
             silent = found(connection)
         if silent:
             with self.change() as connection:
-                release = self.releases[release.id]
+                if (release := self.releases.get(release.id)) is None:
+                    return
                 for device, step, state in found(connection):  # some may have reported meanwhile
                     reason = f"{state}, then silent for {release.plan.silence_s:g} s"
                     self._set_state(connection, release, device, step, state, "silent", reason)

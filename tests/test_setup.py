@@ -4,6 +4,7 @@ again.
 The fake Pythons and tools are shell scripts, so that nothing is downloaded and nothing is compiled here.
 """
 
+import ast
 import fcntl
 import os
 import pty
@@ -326,6 +327,12 @@ def test_the_probe_says_what_is_wrong_with_a_python(fake, reason):
     run = f"{fake}; import runpy; runpy.run_path({str(ROOT / 'tools' / 'python_probe.py')!r}, run_name='__main__')"
     done = subprocess.run([sys.executable, "-I", "-c", run], capture_output=True, text=True)
     assert done.returncode == 1 and reason in done.stdout
+
+
+@pytest.mark.parametrize("name", ["tools/python_probe.py", "vmhost/supported.py"])
+def test_pythons_of_any_age_read_what_refuses_them(name):
+    newer = ast.JoinedStr | ast.NamedExpr | ast.AnnAssign | ast.Match  # from 3.6 on
+    assert not [ast.unparse(node) for node in ast.walk(ast.parse((ROOT / name).read_text())) if isinstance(node, newer)]
 
 
 def test_the_probe_accepts_this_python_and_sees_through_its_environment():

@@ -18,7 +18,7 @@ import click
 
 from vmhost.cli import failures, keys
 from vmhost.cli.inspect import size_text
-from vmhost.supported import PYTHON
+from vmhost.supported import NEEDED, PYTHON
 
 OK, REMARK, WRONG = "ok", "remark", "wrong"
 MARKS = {OK: "ok", REMARK: "note", WRONG: "WRONG"}
@@ -102,7 +102,7 @@ def python():
     """The interpreter that runs this."""
     version = f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
     fitting = sys.implementation.name == "cpython" and sys.version_info[:2] == PYTHON
-    yield Finding("Python", OK if fitting else WRONG, version, None if fitting else "vmhost needs CPython 3.14")
+    yield Finding("Python", OK if fitting else WRONG, version, None if fitting else f"vmhost needs {NEEDED}")
     for name, present, advice in (
         ("Py_GIL_DISABLED", "free-threaded", "use a Python with the GIL: each VM brings its own"),
         ("Py_DEBUG", "debug", "use a release build: a debug build has other structures"),
